@@ -89,5 +89,6 @@ class LeaseLost(SpotelasticError):
 
 def told(error: Exception) -> str:
     """Return the text of an error for the user, with the type's name if it was not raised on
-    purpose."""
+    purpose.
+    """
     return str(error) if isinstance(error, SpotelasticError) else f"{type(error).__name__}: {error}"

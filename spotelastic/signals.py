@@ -1,5 +1,6 @@
 """Sends signals, and handles Ctrl-C, SIGTERM and SIGHUP in a command that must clean up before it
-ends."""
+ends.
+"""
 
 import os
 import signal
@@ -66,7 +67,8 @@ class Signals:
 
 def _leave_terminal() -> None:
     """Redirect output to /dev/null: the terminal is gone, and writing to it would fail during
-    clean-up."""
+    clean-up.
+    """
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         os.dup2(nowhere, stream.fileno())

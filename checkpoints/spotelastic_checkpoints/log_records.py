@@ -38,7 +38,7 @@ class LogStyle:
 
     @classmethod
     def of(cls, environ: Mapping[str, str] = os.environ) -> "LogStyle":
-        """Returns the style that the variables name. A value that is none of them counts as not
+        """Return the style that the variables name. A value that is none of them counts as not
         given: a typing error must not keep an instance from booting.
         """
         form, level = environ.get(FORMAT, TEXT).lower(), environ.get(LEVEL, "info").lower()
@@ -64,25 +64,25 @@ _context = LogContext()
 
 
 def style() -> LogStyle:
-    """Returns the style of this process, for those that it starts."""
+    """Return the style of this process, for those that it starts."""
     return _style or LogStyle.of()
 
 
 def node(name: str) -> None:
-    """Sets the node that records carry from now on."""
+    """Set the node that records carry from now on."""
     global _context
     _context = replace(_context, node=name)
 
 
 def entered(round_: int | None, cause: str = "") -> None:
-    """Sets the round that records carry from now on."""
+    """Set the round that records carry from now on."""
     global _context
     if (_context.round, _context.cause) != (round_, cause):
         _context = replace(_context, round=round_, cause=cause)
 
 
 def start(prefix: str, chosen: LogStyle, write: Write | None = None) -> None:
-    """Starts logging in this process: to stderr, unless `write` says otherwise. Lines for people
+    """Start logging in this process: to stderr, unless `write` says otherwise. Lines for people
     begin with `prefix`.
     """
     global _style
@@ -111,7 +111,7 @@ def stop() -> None:
 
 @contextmanager
 def logging_to(prefix: str, chosen: LogStyle, write: Write | None = None) -> Iterator[None]:
-    """Logs within the block only."""
+    """Log within the block only."""
     start(prefix, chosen, write)
     try:
         yield
@@ -120,7 +120,7 @@ def logging_to(prefix: str, chosen: LogStyle, write: Write | None = None) -> Ite
 
 
 def hide(redact: Redact) -> None:
-    """Applies `redact` to all that is logged from now on."""
+    """Apply `redact` to all that is logged from now on."""
     for package in PACKAGES:
         for handler in logging.getLogger(package).handlers:
             if isinstance(handler, _Handler):
@@ -128,7 +128,7 @@ def hide(redact: Redact) -> None:
 
 
 def message_of(line: str) -> str | None:
-    """Returns the message of a JSON record, which may follow what the system puts before a line.
+    """Return the message of a JSON record, which may follow what the system puts before a line.
     None: the line has no such record.
     """
     at = line.find('{"time":')
@@ -213,5 +213,5 @@ class _Handler(logging.Handler):
 
 
 def to_stderr(line: str) -> None:
-    """Writes a line to stderr, which may take its time."""
+    """Write a line to stderr, which may take its time."""
     print(line.encode(errors="backslashreplace").decode(), file=sys.stderr, flush=True)

@@ -369,7 +369,7 @@ def decode_greeting(body: bytes) -> Greeting:
 
 
 def request_id(body: bytes) -> int:
-    """The id of a request that need not be one of this version's."""
+    """Return the id of a request that need not be one of this version's."""
     return _any_request.decode(body)[0]
 
 

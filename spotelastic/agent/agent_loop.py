@@ -85,7 +85,7 @@ def minding(sink: Callable[[HelperEnded], None]) -> contextlib.AbstractContextMa
 def arrivals(
     events: queue.SimpleQueue[Happening], wait: float, gathers: float
 ) -> Iterator[Happening]:
-    """Yields the next event, if it comes within `wait` seconds, and all that have arrived already.
+    """Yield the next event, if it comes within `wait` seconds, and all that have arrived already.
 
     Further ones are awaited until `gathers` seconds after the first.
     """
@@ -110,7 +110,7 @@ class AgentResult:
 
 
 def run(config: AgentConfig) -> AgentResult:
-    """Runs this node until the job ends or the node leaves. Must be called on the main thread.
+    """Run this node until the job ends or the node leaves. Must be called on the main thread.
 
     Raises `UsageError` if this node does not match the run, and `EnvironmentFailure` if no etcd
     member answers.
@@ -151,7 +151,7 @@ class AgentLoop:
         self._claim_error = ""
 
     def serve(self) -> AgentResult:
-        """Runs until a decision says to exit."""
+        """Run until a decision says to exit."""
         signals = handled(self._config.signals, self._signalled)
         with self._dumper, self._log, signals, minding(self._queue.put), self._metrics():
             poller = watches = None
@@ -171,7 +171,7 @@ class AgentLoop:
                 self._session.close()
 
     def samples(self) -> list[tuple[str, list[Sample]]]:
-        """Returns what is known of this node, as samples. Any thread may ask."""
+        """Return what is known of this node, as samples. Any thread may ask."""
         facts = node_facts(self._config, self._core.local, self._executor.published)
         return [(self._config.run, list(node_metrics.samples(facts)))]
 
@@ -288,7 +288,7 @@ class AgentLoop:
 
 
 def node_facts(config: AgentConfig, local: NodeState, progress: Progress | None) -> NodeFacts:
-    """Returns what is known of the node. `progress` is what it published last."""
+    """Return what is known of the node. `progress` is what it published last."""
     workers = local.workers or (local.resting.workers if local.resting is not None else None)
     return NodeFacts(
         node=config.node,

@@ -82,7 +82,7 @@ class Checkpoints:
         return self._client
 
     def open(self) -> str:
-        """Finds the daemon or starts it. Returns where it serves its peers (host:port)."""
+        """Find the daemon or start it. Returns where it serves its peers (host:port)."""
         given_up, self._client = self._client, None
         if given_up is not None:
             given_up.close()
@@ -91,7 +91,7 @@ class Checkpoints:
         return client.status().listen
 
     def close(self) -> None:
-        """Ends the daemon, even one that an earlier agent started: it is kept only for agents
+        """End the daemon, even one that an earlier agent started: it is kept only for agents
         that crash.
         """
         if self._client is not None:
@@ -115,7 +115,7 @@ class Checkpoints:
         self.client.begin(round_info(round_, member, self._config.settings.replicate))
 
     def round_end(self, workers: Workers) -> RoundEnd:
-        """Returns what this node's workers have executed, from their pages."""
+        """Return what this node's workers have executed, from their pages."""
         steps = [w for w in self.client.status().workers if w.attached or w.last_step_at]
         return RoundEnd(
             workers.round,
@@ -149,7 +149,7 @@ class Checkpoints:
         threading.Thread(target=claim, name="claim", daemon=True).start()
 
     def flush(self, round_: str, within: float) -> None:
-        """Waits, on a thread of its own, until everything due is committed, for at most so many
+        """Wait, on a thread of its own, until everything due is committed, for at most so many
         seconds, and then for the script's last files.
         """
         client = self.client
@@ -165,7 +165,7 @@ class Checkpoints:
         threading.Thread(target=flush, name="flush", daemon=True).start()
 
     def _find(self) -> DaemonClient | None:
-        """Finds a daemon that outlived an earlier agent on this node."""
+        """Find a daemon that outlived an earlier agent on this node."""
         try:
             client = DaemonClient(str(self.socket))
             client.status()
@@ -211,7 +211,7 @@ class Checkpoints:
         return DaemonClient(str(self.socket))
 
     def _new_lifeline(self) -> int:
-        """Returns the reading end of a pipe. The writing end is ours alone, and closes with this
+        """Return the reading end of a pipe. The writing end is ours alone, and closes with this
         process.
         """
         if self._lifeline >= 0:
@@ -250,7 +250,7 @@ def round_info(
     member: Member,
     replicate: Replication = Replication(),  # noqa: B008
 ) -> RoundInfo:
-    """Returns what the daemon of the node in `member` has to know of the round."""
+    """Return what the daemon of the node in `member` has to know of the round."""
     return RoundInfo(
         incarnation=round_.incarnation,
         number=round_.number,

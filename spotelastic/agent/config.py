@@ -136,5 +136,5 @@ class AgentConfig:
         return is_ours or (self.settings.max_nodes > 1 and not is_shared(self.workdir))
 
     def round_logs(self, number: int) -> Path:
-        """Returns the folder of the logs of a round's workers."""
+        """Return the folder of the logs of a round's workers."""
         return (self.logs or self.state / "logs") / f"{number:04d}"

@@ -69,7 +69,7 @@ class AgentCore:
         return holding.gathers(self._seen) if leads else 0.0
 
     def fold(self, event: LocalEvent | StoreChanged) -> None:
-        """Takes in what happened."""
+        """Take in what happened."""
         now = self._clock()
         if isinstance(event, StoreChanged):
             self._read(event, now)

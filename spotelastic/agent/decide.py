@@ -93,7 +93,7 @@ class AgentDecision:
 def decide(
     local: NodeState, seen: RunState, now: float, new_id: Callable[[], str]
 ) -> AgentDecision:
-    """Returns the next actions of this node, in order. Actions that need no etcd come first."""
+    """Return the next actions of this node, in order. Actions that need no etcd come first."""
     actions: list[Action] = []
     wake_at = math.inf
     can_write = now >= local.retries.write_at and seen.healthy
@@ -206,7 +206,7 @@ def _steps(
 
 
 def _schedule(local: NodeState, now: float) -> Iterator[Action | Wake]:
-    """Records what is announced, and has the node leave for it when its time has come."""
+    """Record what is announced, and has the node leave for it when its time has come."""
     departure = local.departure
     if local.membership.registered:
         for notice in departure.untold:
@@ -227,7 +227,7 @@ def _is_outdated(local: NodeState, seen: RunState) -> bool:
 
 
 def _restart(local: NodeState) -> Iterator[Action | Wake]:
-    """Ends the agent, which is started again. Its state is sealed, and its daemon goes on serving
+    """End the agent, which is started again. Its state is sealed, and its daemon goes on serving
     it.
     """
     if RESTARTED not in local.reports.said:
@@ -240,7 +240,7 @@ def _restart(local: NodeState) -> Iterator[Action | Wake]:
 
 
 def _belong(local: NodeState, seen: RunState) -> Iterator[Action | Wake]:
-    """Registers the node where that is due.
+    """Register the node where that is due.
 
     A new lease takes the node back where it was. A missed proposal makes it a newcomer. A node that
     was asked to leave, or is sick, does not register again; one whose check is due waits for it.
@@ -295,7 +295,7 @@ def _hold(
 
 
 def _tell_versions(local: NodeState, seen: RunState) -> Iterator[Action | Wake]:
-    """Reports nodes of different versions. The cluster works as one of equals does, but people
+    """Report nodes of different versions. The cluster works as one of equals does, but people
     should know.
     """
     round_ = seen.round
@@ -322,7 +322,7 @@ def _tell_versions(local: NodeState, seen: RunState) -> Iterator[Action | Wake]:
 
 
 def _tell(local: NodeState, now: float, nodes: int) -> Iterator[Action | Wake]:
-    """Publishes progress when there is some. Without any, asks the daemon whether it is alive."""
+    """Publish progress when there is some. Without any, asks the daemon whether it is alive."""
     if not local.membership.registered:
         return
     share = max(1.0, nodes / TELLERS)

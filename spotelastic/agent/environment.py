@@ -26,7 +26,7 @@ itself (`training/in_place/nccl.py`).
 
 
 def base(environ: Mapping[str, str], interface: str, workers: int) -> dict[str, str]:
-    """Returns the variables that the zygote and all workers share. `interface` has the node's
+    """Return the variables that the zygote and all workers share. `interface` has the node's
     address; empty if none has it.
     """
     env = dict(environ)
@@ -53,7 +53,7 @@ def worker(
     control: Path,
     error_file: Path,
 ) -> dict[str, str]:
-    """Returns the variables of the worker with `local_rank` on `member`, in the started
+    """Return the variables of the worker with `local_rank` on `member`, in the started
     `round_`.
     """
     host, port = addresses.split(round_.store)
@@ -99,7 +99,7 @@ def worker(
 
 
 def _output(config: AgentConfig) -> dict[str, object]:
-    """Returns the variable of the folder that a script may write into, so that it is kept."""
+    """Return the variable of the folder that a script may write into, so that it is kept."""
     outputs = config.settings.outputs
     return {"SPOTELASTIC_OUTPUT": config.workdir.absolute() / outputs[0]} if outputs else {}
 
@@ -112,7 +112,7 @@ def _is_tight(round_: Round, settings: Settings) -> bool:
 
 
 def timing(variables: Mapping[str, str], settings: Settings) -> dict[str, str]:
-    """Returns the variables with which NCCL's collectives are timed, from which a GPU's own time
+    """Return the variables with which NCCL's collectives are timed, from which a GPU's own time
     follows.
 
     That costs two CUDA events for each collective. So it is left out unless slow nodes are to be
@@ -124,7 +124,7 @@ def timing(variables: Mapping[str, str], settings: Settings) -> dict[str, str]:
 
 
 def between_zones(zones: Collection[str], *, efa: bool) -> dict[str, str]:
-    """Returns the variables that workers of a round need because of its members' `zones`.
+    """Return the variables that workers of a round need because of its members' `zones`.
 
     `efa`: whether the nodes have EFA, which does not reach other zones. Its plugin for NCCL has no
     other way to a peer, so that the round would hang or fail.
@@ -133,7 +133,7 @@ def between_zones(zones: Collection[str], *, efa: bool) -> dict[str, str]:
 
 
 def sockets_instead(shared: Mapping[str, str], config: AgentConfig, round_: Round) -> str:
-    """Returns a line about a round that trains without the EFA that its nodes have; "" if it
+    """Return a line about a round that trains without the EFA that its nodes have; "" if it
     trains as usual, or as the user says.
     """
     network = between_zones(round_.zones, efa=config.efa)
@@ -146,26 +146,26 @@ def sockets_instead(shared: Mapping[str, str], config: AgentConfig, round_: Roun
 
 
 def _filled_in(value: str, master: str) -> str:
-    """Fills in the master's address. An IPv6 address stands in brackets before a port."""
+    """Fill in the master's address. An IPv6 address stands in brackets before a port."""
     value = value.replace("${master_addr}:", addresses.join(master, ""))
     return value.replace("${master_addr}", master)
 
 
 def folder(config: AgentConfig) -> Path:
-    """Returns the folder that holds the modules beside a worker's script."""
+    """Return the folder that holds the modules beside a worker's script."""
     if config.entry in ("script", "path"):
         return Path(modules_folder(str(config.workdir / config.command[0])))
     return config.workdir
 
 
 def command(config: AgentConfig, local_rank: int) -> tuple[str, ...]:
-    """Returns the command that a worker runs, in the run's folder."""
+    """Return the command that a worker runs, in the run's folder."""
     first, *args = config.command
     return (first, *(arg.replace("${local_rank}", str(local_rank)) for arg in args))
 
 
 def _local(shared: Mapping[str, str], local_rank: int, *, virtual: bool) -> dict[str, object]:
-    """Returns the variables of one worker. SPOTELASTIC_LOCAL_RANK tells the workers of a node apart
+    """Return the variables of one worker. SPOTELASTIC_LOCAL_RANK tells the workers of a node apart
     even where LOCAL_RANK is always 0.
     """
     if not virtual:

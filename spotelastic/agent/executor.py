@@ -83,7 +83,7 @@ class AgentExecutor:
         """The progress that was published last. Any thread may read it."""
 
     def perform(self, local: NodeState, seen: RunState, action: actions.Action) -> Events:
-        """Returns what the action did. What could not be done is tried again by the next
+        """Return what the action did. What could not be done is tried again by the next
         decision.
         """
         try:
@@ -96,7 +96,7 @@ class AgentExecutor:
             return self._refused(local, action, error)
 
     def _refused(self, local: NodeState, action: actions.Action, error: CheckpointsError) -> Events:
-        """Handles the refusal of a daemon that lives, but lacks something: memory, for instance."""
+        """Handle the refusal of a daemon that lives, but lacks something: memory, for instance."""
         topic = f"refused {type(action).__name__}"
         if topic not in local.reports.said:
             logger.warning(f"checkpoints: {error}")
@@ -161,7 +161,7 @@ class AgentExecutor:
         return [events.PeersProbed(action.round.incarnation, frozenset(action.nodes), gone)]
 
     def _daemon_of(self, name: str, seen: RunState) -> str:
-        """Returns the address of a node's daemon; empty if it is not known."""
+        """Return the address of a node's daemon; empty if it is not known."""
         if name in seen.nodes:
             return seen.nodes[name].node.daemon
         told = self._store.get(self.keys.live(name))
@@ -170,7 +170,7 @@ class AgentExecutor:
 
     @_do.register
     def _(self, action: actions.Depose, local: NodeState, seen: RunState) -> Events:
-        """Deletes the key of a holder that is gone, and takes its place."""
+        """Delete the key of a holder that is gone, and take its place."""
         if depose(self._store, self.keys.holder, action.node.encode()):
             logger.warning(f"{action.node} decided for all, and is gone: this node decides now")
         return self._do(actions.Campaign(), local, seen)
@@ -319,7 +319,7 @@ class AgentExecutor:
 
     @_do.register
     def _(self, action: actions.TellSilence, local: NodeState, seen: RunState) -> Events:
-        """Reports a silence. People are told here, whether etcd can be told or not."""
+        """Report a silence. People are told here, whether etcd can be told or not."""
         workers = local.workers
         if workers is None:
             return []
@@ -349,7 +349,7 @@ class AgentExecutor:
         return self._report(failure, failure.message)
 
     def _blank(self, round_: str) -> Failure:
-        """Returns a failure of this node in a round, of no worker."""
+        """Return a failure of this node in a round, of no worker."""
         return Failure(self._new_id(), self.config.node, round_, -1, -1, self._clock(), 0)
 
     def _report(self, failure: Failure, message: str, *, lost_peer: bool = False) -> Events:
@@ -436,7 +436,7 @@ class AgentExecutor:
 
     @_do.register
     def _(self, action: actions.SetSaveTarget, local: NodeState, seen: RunState) -> Events:
-        """Writes the target, then reads the steps: what a vote confirms depends on that order."""
+        """Write the target, then read the steps: what a vote confirms depends on that order."""
         proposal = action.proposal
         steps = self._processes.set_target(proposal.round, proposal.id, proposal.target)
         return self._vote(answers.vote(self.config.node, proposal, steps, _resumed(local)))
@@ -482,12 +482,12 @@ class AgentExecutor:
         return [events.ProgressReported(told.step, told.step_time, commit)]
 
     def tell_commit(self, commit: Commit, at: float) -> None:
-        """Records a commit that this node's daemon has seen."""
+        """Record a commit that this node's daemon has seen."""
         with contextlib.suppress(Unavailable):
             membership.tell_commit(self._store, self.keys, self.config.node, commit, at)
 
     def tell_rehearsal(self, found: events.StepRehearsed) -> None:
-        """Records what was found by making a step again, or by reading one back."""
+        """Record what was found by making a step again, or by reading one back."""
         told = tuple(found.message.splitlines())
         its = Rehearsal(found.step, found.world_size, found.outcome, told)
         logger.log(logging.WARNING if its.differs else logging.INFO, its.text)
@@ -502,7 +502,7 @@ class AgentExecutor:
             self._record(event)
 
     def tell_files(self, line: str) -> None:
-        """Records what the daemon says about the script's files."""
+        """Record what the daemon says about the script's files."""
         logger.warning(line)
         with contextlib.suppress(Unavailable, LeaseLost):
             self._record(Event(self._clock(), "files", line, self.config.node))

@@ -137,7 +137,7 @@ class NodeProcesses:
         return self.daemon.set_target(round_, proposal, target, schedule)
 
     def standing(self, workers: Workers) -> tuple[str, str]:
-        """Returns where the workers stand, as they have written it, and the files with more."""
+        """Return where the workers stand, as they have written it, and the files with more."""
         folder, mine = self.config.round_logs(workers.names_after[0]), self._folder
         told = places(
             {
@@ -150,7 +150,7 @@ class NodeProcesses:
         return told, str(stacks(folder, "*"))
 
     def failure(self, workers: Workers, exit_: WorkerExit) -> WorkerTrouble:
-        """Returns what is known of a worker that failed: its error file, and the kernel's kills."""
+        """Return what is known of a worker that failed: its error file, and the kernel's kills."""
         folder, rank = self._files(workers, exit_.local_rank)
         self._logs.catch_up_with(exit_.code)
         log = self.log(workers, exit_.local_rank)
@@ -161,17 +161,17 @@ class NodeProcesses:
         return WorkerTrouble(f"{message} ({lack})" if lack else message, trace, log)
 
     def log(self, workers: Workers, local_rank: int) -> str:
-        """Returns the path of a worker's log."""
+        """Return the path of a worker's log."""
         folder, rank = self._files(workers, local_rank)
         return str(self._logs.path(folder, rank, local_rank))
 
     def _files(self, workers: Workers, local_rank: int) -> tuple[Path, int]:
-        """Returns the folder of a worker's files, and the rank by which they are named."""
+        """Return the folder of a worker's files, and the rank by which they are named."""
         number, first = workers.names_after
         return self.config.round_logs(number), first + local_rank
 
     def stall(self, workers: Workers, timeout: float) -> WorkerTrouble:
-        """Returns what is known of the slowest of workers that have stalled."""
+        """Return what is known of the slowest of workers that have stalled."""
         pace = workers.pace
         folder, rank = self._files(workers, pace.behind)
         message = (
@@ -192,14 +192,14 @@ class NodeProcesses:
         return self._zygote
 
     def round_end(self, workers: Workers) -> RoundEnd:
-        """Returns what the node's pages say of the round that these workers were in."""
+        """Return what the node's pages say of the round that these workers were in."""
         return self._checkpoints.round_end(workers)
 
     def refusing(self, addresses: Collection[str]) -> frozenset[str]:
         return probing.refusing(addresses)
 
     def close(self) -> None:
-        """Ends everything that was started, and waits until nothing of it is left."""
+        """End everything that was started, and wait until nothing of it is left."""
         if self._zygote is not None:
             self._zygote.close()
         await_cleaners(mark(self.config.state), CLEAN_WITHIN)
@@ -211,7 +211,7 @@ class NodeProcesses:
 
     @singledispatchmethod
     def do(self, action: actions.Action, local: NodeState, seen: RunState) -> Events:
-        """Performs an action that needs no etcd. Raises `DaemonUnavailable` and `OSError`."""
+        """Perform an action that needs no etcd. Raises `DaemonUnavailable` and `OSError`."""
         raise TypeError(f"no handler for {action!r}")
 
     @do.register
@@ -436,7 +436,7 @@ class NodeProcesses:
         folder: Path,
         rank: int,
     ) -> frozenset[str]:
-        """Starts the workers of this node. Returns their names, which begin with the group's.
+        """Start the workers of this node. Returns their names, which begin with the group's.
 
         Files that the node of that group `rank` has kept are put back before their script begins.
         """

@@ -56,13 +56,13 @@ out of the count.
 
 
 def observe(local: NodeState, event: LocalEvent, now: float) -> NodeState:
-    """Returns the node's state after `event`."""
+    """Return the node's state after `event`."""
     return after(event, local, now)
 
 
 @singledispatch
 def after(event: events.AgentEvent, local: NodeState, now: float) -> NodeState:
-    """Returns the state after one kind of event: each has a function below."""
+    """Return the state after one kind of event: each has a function below."""
     raise TypeError(f"nothing is known of {event!r}")
 
 
@@ -167,7 +167,7 @@ def _(event: events.SessionLost, local: NodeState, now: float) -> NodeState:
 
 @after.register
 def _(event: events.StoreWentBack, local: NodeState, now: float) -> NodeState:
-    """The workers go on until the next round of the new history, which resumes from the newest
+    """Let the workers go on until the next round of the new history, which resumes from the newest
     commit.
     """
     local = _membership(local, node=None, registered=False, leadership=None, nodes_seen=False)
@@ -311,7 +311,7 @@ def _(event: events.RestRequested, local: NodeState, now: float) -> NodeState:
 
 @after.register
 def _(event: WorkersEvent, local: NodeState, now: float) -> NodeState:
-    """Changes the workers, if there are any: what is told of them may come after their end."""
+    """Change the workers, if there are any: what is told of them may come after their end."""
     if local.resting is not None and isinstance(event, events.WorkerDeaf):
         workers = changed(event, local.resting.workers, now)
         return replace(local, resting=RestingWorkers(workers, local.resting.promised))
@@ -332,7 +332,7 @@ def _(event: events.RoundEnded, local: NodeState, now: float) -> NodeState:
 
 @after.register
 def _(event: events.DaemonStarted, local: NodeState, now: float) -> NodeState:
-    """A new daemon does not know when this node will be gone."""
+    """Tell a new daemon when this node will be gone: it does not know."""
     return _departure(_store(local, daemon=event.address), hurried=math.inf)
 
 
@@ -486,7 +486,7 @@ def _(event: events.Said, local: NodeState, now: float) -> NodeState:
 
 
 def noticed(departure: NodeDeparture, notice: Notice, now: float) -> NodeDeparture:
-    """Records a notice. The first one counts, unless a later one leaves less time; one that does
+    """Record a notice. The first one counts, unless a later one leaves less time; one that does
     not drain is only a hint. What lies ahead waits until its time has come.
     """
     others = tuple(

@@ -100,7 +100,7 @@ def hurry(local: NodeState, seen: RunState) -> Iterator[Action]:
 
 
 def end_others(local: NodeState, seen: RunState, now: float) -> Iterator[Action | Wake]:
-    """Ends workers of another round than the current one, or of one that this node is not in."""
+    """End workers of another round than the current one, or of one that this node is not in."""
     workers, round_ = local.workers, seen.round
     if workers is None or round_ is None:
         return
@@ -280,7 +280,7 @@ def _keep_first(
 
 
 def _keep_spare(local: NodeState, workers: Workers, now: float) -> Iterator[Action | Wake]:
-    """Keeps a store ready for the next round, which would wait for the start of one."""
+    """Keep a store ready for the next round, which would wait for the start of one."""
     if local.store.spare or workers.exits or workers.failed or workers.killed or local.departs:
         return
     due = max(workers.started_at + SETTLED, local.store.spare_at)
@@ -322,7 +322,7 @@ def _examine(local: NodeState, incarnation: str) -> Iterator[Action]:
 def _stall(
     local: NodeState, seen: RunState, round_: Round, workers: Workers, now: float
 ) -> Iterator[Action | Wake]:
-    """Ends workers that use a Checkpointer, have begun to train, and make no progress.
+    """End workers that use a Checkpointer, have begun to train, and make no progress.
 
     Needs no etcd until the stall is reported: a node that is cut off kills its workers and waits.
     """
@@ -354,7 +354,7 @@ def _stall(
 
 
 def _silence(round_: Round, workers: Workers, now: float) -> Iterator[Action | Wake]:
-    """Reports where the workers stand after a long time without a step. They go on.
+    """Report where the workers stand after a long time without a step. They go on.
 
     A script that has not entered a Checkpointer may never do so; that is reported once.
     """

@@ -46,7 +46,7 @@ def stuck(local: NodeState, now: float) -> Iterator[Action | Wake]:
 
 
 def end(local: NodeState, code: int) -> Iterator[Action | Wake]:
-    """Ends the workers, then this node: the job has ended."""
+    """End the workers, then this node: the job has ended."""
     workers = local.workers
     if workers is not None and workers.alive:
         if not workers.killed:
@@ -112,7 +112,7 @@ def _farewell(local: NodeState) -> str:
 
 
 def _serves_until(local: NodeState, seen: RunState) -> float:
-    """Returns until when the others may restore from slots that only this node has."""
+    """Return until when the others may restore from slots that only this node has."""
     round_, node, notice = seen.round, local.node, local.departure.notice
     if round_ is None or not round_.members or node is None or not local.membership.registered:
         return 0.0

@@ -44,7 +44,7 @@ def possible() -> bool:
 
 
 def command(box: JobContainer) -> tuple[str, ...]:
-    """Returns the command to run instead of `spotelastic boot agent`."""
+    """Return the command to run instead of `spotelastic boot agent`."""
     python = "python3"
     agent = f"{python} -m spotelastic boot agent"
     wheel = shlex.quote(str(box.wheel))
@@ -66,12 +66,12 @@ def command(box: JobContainer) -> tuple[str, ...]:
 
 
 def removal() -> tuple[str, ...]:
-    """Returns the command that removes a container whose client was killed: it outlives the client,
+    """Return the command that removes a container whose client was killed: it outlives the client,
     and its name stays taken.
     """
     return ("docker", "rm", "--force", NAME)
 
 
 def efa(devices: Sequence[Path]) -> tuple[Path, ...]:
-    """Returns the devices in /dev/infiniband through which user space drives EFA."""
+    """Return the devices in /dev/infiniband through which user space drives EFA."""
     return tuple(sorted(device for device in devices if device.name.startswith("uverbs")))

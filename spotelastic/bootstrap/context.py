@@ -37,18 +37,17 @@ def job(aws: Aws, me: Identity) -> JobSpec:
 
 
 def certificate(aws: Aws, parameter: str) -> TlsFiles:
-    """Fetches the certificate that `up` stored under `parameter`, and returns its files."""
+    """Fetch the certificate that `up` stored under `parameter`, and return its files."""
     return TlsFiles(*certificates.fetch(aws, parameter).write(home() / "tls"))
 
 
 def keep_fresh(aws: Aws, parameter: str, every: float = REFRESH) -> threading.Event:
-    """Checks for a renewed certificate, on a thread of its own, until the returned event is set.
+    """Check for a renewed certificate, on a thread of its own, until the returned event is set.
 
     `every` is the number of seconds between two checks.
 
     etcd reads the files at every handshake; its clients read them when a connection is refused.
     """
-
     over = threading.Event()
 
     def look() -> None:
@@ -63,12 +62,12 @@ def keep_fresh(aws: Aws, parameter: str, every: float = REFRESH) -> threading.Ev
 
 
 def start(part: str) -> Process:
-    """Starts a part as a process of its own, from this very installation."""
+    """Start a part as a process of its own, from this very installation."""
     return start_module("spotelastic", ("boot", part))
 
 
 def start_module(name: str, arguments: Sequence[str]) -> Process:
-    """Starts a module of this installation as a process of its own."""
+    """Start a module of this installation as a process of its own."""
     command = [sys.executable, "-m", name, *arguments]
     return subprocess.Popen(command, stdin=subprocess.DEVNULL)
 
@@ -78,7 +77,7 @@ def imds() -> str:
 
 
 def home() -> Path:
-    """Returns the folder for a node's files. It is short: sockets lie below it, and their paths are
+    """Return the folder for a node's files. It is short: sockets lie below it, and their paths are
     limited to 107 characters.
     """
     folder = Path.home() / ".se"
@@ -87,7 +86,7 @@ def home() -> Path:
 
 
 def log_as(program: str, node: str = "", variables: Mapping[str, str] | None = None) -> None:
-    """Starts the log of this process: on stderr, as the environment or the job's variables say.
+    """Start the log of this process: on stderr, as the environment or the job's variables say.
     Lines for people begin with the program's name.
     """
     style = LogStyle.of({**os.environ, **(variables or {})})
@@ -96,7 +95,7 @@ def log_as(program: str, node: str = "", variables: Mapping[str, str] | None = N
 
 
 def end_of_log() -> None:
-    """Writes the last lines, before this process becomes another program."""
+    """Write the last lines, before this process becomes another program."""
     _background().flush()
 
 

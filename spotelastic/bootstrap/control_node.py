@@ -50,7 +50,7 @@ RECORD_TIMEOUT = 10.0
 
 
 def run(me: Identity) -> int:
-    """Runs the control node until it is told to end. Returns the exit code."""
+    """Run the control node until it is told to end. Returns the exit code."""
     from spotelastic.controller.etcd.member_lifecycle import MemberLifecycle, MemberLifecycleConfig
     from spotelastic.store.etcd_server.process import MemberConfig
 
@@ -124,7 +124,7 @@ def _run_keeper(objects: BucketObjects, its: Sequence[str], *, moves: bool) -> N
 
 
 def controller() -> int:
-    """Runs the controller, in a process of its own."""
+    """Run the controller, in a process of its own."""
     from spotelastic.aws.provider.calls import CallCount
     from spotelastic.aws.provider.cloud import connect
     from spotelastic.controller.loop.controller_loop import run

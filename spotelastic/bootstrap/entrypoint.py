@@ -91,7 +91,7 @@ CONTAINED = "SPOTELASTIC_CONTAINED"
 
 
 def main(args: Sequence[str]) -> int:
-    """Runs `spotelastic boot`, or one of its parts. Returns the exit code."""
+    """Run `spotelastic boot`, or one of its parts. Returns the exit code."""
     parts: Mapping[str, Callable[[], int]] = {
         "": boot,
         "agent": _agent,
@@ -108,7 +108,7 @@ def main(args: Sequence[str]) -> int:
 
 
 def boot() -> int:
-    """Runs this instance's role until it is done (worker) or told to end (control)."""
+    """Run this instance's role until it is done (worker) or told to end (control)."""
     name_process("se-boot")
     log_as("boot")
     me = from_imds(imds())
@@ -189,7 +189,7 @@ def _agent_config(
     found: job_environment.World,
     logs: LogShipper,
 ) -> "AgentConfig":
-    """Returns how an agent of the job runs on this instance, with the script in `workdir`."""
+    """Return how an agent of the job runs on this instance, with the script in `workdir`."""
     from spotelastic.agent.config import AgentConfig
     from spotelastic.agent.workers.output import WholeLines
     from spotelastic.redaction import redactor
@@ -264,7 +264,7 @@ def _pulled(spec: JobSpec, me: Identity, tls: TlsFiles, phases: BootPhases) -> b
 
 
 def _enter_container(image: str) -> NoReturn:
-    """Replaces this process by the client of a container that runs the agent. Never returns."""
+    """Replace this process by the client of a container that runs the agent. Never returns."""
     installed = Path(sys.prefix).parent
     environ = {CONTAINED: "1", "HOME": str(Path.home())}
     environ |= {name: os.environ[name] for name in PASSED_ON if name in os.environ}
@@ -285,7 +285,7 @@ def _enter_container(image: str) -> NoReturn:
 
 
 def _code(aws: Aws, me: Identity, spec: JobSpec) -> Path:
-    """Returns the folder with the job's code, which is fetched once and verified."""
+    """Return the folder with the job's code, which is fetched once and verified."""
     folder = home() / "code" / spec.code[:16]
     if not folder.exists():
         data = BucketObjects(aws, me.tag(BUCKET), spec.cluster).get(f"code/{spec.code}.tar.gz")
@@ -309,7 +309,7 @@ OFF = "SPOTELASTIC_NO_GPU_CHECK"
 def health_checks_of(
     hardware: Hardware, gpus: int, env: Mapping[str, str], home: Path, *, efa: bool
 ) -> HealthChecks:
-    """Returns the checks of this node, whose type has so many `gpus`. `env`: the job's variables.
+    """Return the checks of this node, whose type has so many `gpus`. `env`: the job's variables.
 
     A node of the local cloud has none of its type's GPUs. A kernel log that is named, for
     tests, is followed all the same; a relative path is one below `home`.

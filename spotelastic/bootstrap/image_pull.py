@@ -47,13 +47,13 @@ class EcrRegistry:
 
 
 def registry(image: str) -> EcrRegistry | None:
-    """Returns the registry of Amazon's that the image is in, if it is (pure)."""
+    """Return the registry of Amazon's that the image is in, if it is (pure)."""
     found = _ECR.fullmatch(image)
     return EcrRegistry(found[1], found[2]) if found else None
 
 
 def ecr_password(region: str) -> str:
-    """Returns the password for the registries of a region, by the instance's role."""
+    """Return the password for the registries of a region, by the instance's role."""
     with calling("log in to the image's registry"):
         (data,) = Aws(region).ecr.get_authorization_token()["authorizationData"]
     return b64decode(data["authorizationToken"]).decode().partition(":")[2]
@@ -65,7 +65,7 @@ def pull(
     policy: PullPolicy | None = None,
     password: Callable[[str], str] = ecr_password,
 ) -> None:
-    """Pulls the image unless it is on this instance already.
+    """Pull the image unless it is on this instance already.
 
     Raises `EnvironmentFailure`, with docker's last line, if no try succeeds.
     """
@@ -122,7 +122,7 @@ def _pull(image: str, tell: Say, policy: PullPolicy) -> None:
 
 
 def _docker(*words: str, text: str = "") -> str:
-    """Returns why the command failed; empty if it did not."""
+    """Return why the command failed; empty if it did not."""
     try:
         done = subprocess.run(
             ["docker", *words],

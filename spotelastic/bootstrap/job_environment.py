@@ -44,7 +44,7 @@ class World:
 def make(
     aws: Aws, spec: JobSpec, me: Identity, code: Path, tls: TlsFiles, phases: BootPhases
 ) -> World | None:
-    """Prepares this instance for the script in `code`, and reports its progress to the run.
+    """Prepare this instance for the script in `code`, and report its progress to the run.
 
     Returns None if that is impossible. Wrong packages would be so on every node: the job has failed
     then, unless it had begun before.
@@ -66,7 +66,7 @@ def make(
 def prepare(
     aws: Aws, objects: BucketObjects, spec: JobSpec, node: str, code: Path, place: Path, tell: Say
 ) -> World:
-    """Makes the node ready for the script in the unpacked folder `code`.
+    """Make the node ready for the script in the unpacked folder `code`.
 
     Raises `BuildFailed` if no other try can help, with the last lines of output.
     """
@@ -89,7 +89,7 @@ def prepare(
 
 
 def set_up(command: str, code: Path, env: Mapping[str, str], place: Path, tell: Say) -> None:
-    """Runs the set-up command once on this node, and again only if it or the code has changed."""
+    """Run the set-up command once on this node, and again only if it or the code has changed."""
     digest = hashlib.sha256(f"{code}\0{command}".encode()).hexdigest()
     done = place / f"set-up-{digest[:16]}"
     if done.exists():

@@ -99,7 +99,7 @@ class _Children:
 
 
 def run() -> int:
-    """Runs the pod until it is told to end, or loses the Lease. Returns the exit code."""
+    """Run the pod until it is told to end, or loses the Lease. Returns the exit code."""
     name_process("se-boot")
     log_as("boot", os.environ[POD])
     api, over = _api(), threading.Event()
@@ -128,7 +128,7 @@ def run() -> int:
 
 
 def controller() -> int:
-    """Runs the controller, in a process of its own. At its end it saves etcd."""
+    """Run the controller, in a process of its own. At its end it saves etcd."""
     from spotelastic.controller.etcd import snapshots
     from spotelastic.controller.loop.controller_loop import run
     from spotelastic.controller.model.config import ControllerConfig, LoopPace
@@ -208,7 +208,7 @@ class _OnlyMember:
 
 
 def _spec(objects: ConfigMapObjects, over: threading.Event) -> JobSpec | None:
-    """Returns the description of the job; None if the pod is told to end before it can be read."""
+    """Return the description of the job; None if the pod is told to end before it can be read."""
     while not over.is_set():
         try:
             if (spec := objects.job()) is not None:

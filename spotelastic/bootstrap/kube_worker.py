@@ -30,7 +30,7 @@ TIDY_WITHIN = 2.0
 
 
 def run() -> int:
-    """Runs the pod until it is told to end. Returns the exit code."""
+    """Run the pod until it is told to end. Returns the exit code."""
     name_process("se-boot")
     log_as("boot", os.environ[POD])
     grace = float(os.environ[GRACE])
@@ -39,7 +39,7 @@ def run() -> int:
 
 
 def agent() -> int:
-    """Runs the agent, in a process of its own."""
+    """Run the agent, in a process of its own."""
     from spotelastic.agent.agent_loop import run
     from spotelastic.agent.config import AgentConfig, HealthChecks
     from spotelastic.agent.workers.output import WholeLines
@@ -106,7 +106,7 @@ def _job() -> JobSpec:
 
 
 def code_folder(spec: JobSpec, shipped: Path) -> Path:
-    """Returns the folder with the job's code, prepared by its --setup command.
+    """Return the folder with the job's code, prepared by its --setup command.
 
     `shipped` has what was shipped of it. Code that is in the image is where the container begins.
     Raises `EnvironmentFailure` for code that is not there, or is not what the job names.
@@ -125,7 +125,7 @@ def code_folder(spec: JobSpec, shipped: Path) -> Path:
 
 
 def _fetched(url: str) -> bytes:
-    """Returns the archive at a URL, which the pod reads as it reads the storage."""
+    """Return the archive at a URL, which the pod reads as it reads the storage."""
     from spotelastic_checkpoints.errors import CheckpointsError
     from spotelastic_checkpoints.storage.open import open_storage
 

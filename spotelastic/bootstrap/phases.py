@@ -26,7 +26,7 @@ class BootPhases:
 
     @classmethod
     def of_script(cls, file: Path) -> "BootPhases":
-        """What `install.sh` has measured; nothing where no such script ran, as in the local
+        """Return what `install.sh` has measured; nothing where no such script ran, as in the local
         cloud.
         """
         found = cls()
@@ -48,7 +48,7 @@ class BootPhases:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Times what is done meanwhile."""
+        """Time what is done meanwhile."""
         begun = self.clock()
         try:
             yield

@@ -40,7 +40,7 @@ class BootReports:
     node: str
 
     def tell(self, line: str, data: Mapping[str, object] | None = None) -> None:
-        """Records a line, on the console and with the run, if the run can be reached."""
+        """Record a line, on the console and with the run, if the run can be reached."""
         from spotelastic.rendezvous.membership import record
 
         logger.info(line)
@@ -49,7 +49,7 @@ class BootReports:
             record(self.store, self.keys, event)
 
     def fail(self, reason: str) -> None:
-        """Ends the job as failed, unless it had begun before."""
+        """End the job as failed, unless it had begun before."""
         from spotelastic.rendezvous.membership import fail
 
         fail(self.store, self.keys, f"on {self.node}: {reason}", wall())
@@ -57,7 +57,7 @@ class BootReports:
 
 @contextmanager
 def reporting(spec: JobSpec, node: str, tls: TlsFiles) -> Iterator[BootReports]:
-    """Yields the node's reports to the run of the job."""
+    """Yield the node's reports to the run of the job."""
     from spotelastic.store.etcd import EtcdStore
     from spotelastic.store.keys import Keys
 
@@ -70,7 +70,7 @@ def reporting(spec: JobSpec, node: str, tls: TlsFiles) -> Iterator[BootReports]:
 
 @contextmanager
 def repeated(tell: Say, every: float) -> Iterator[Say]:
-    """Yields a `tell` that keeps repeating its last message every so many seconds."""
+    """Yield a `tell` that keeps repeating its last message every so many seconds."""
     over, last = threading.Event(), list[str]()
 
     def told(line: str) -> None:

@@ -66,7 +66,7 @@ class _Running:
 def supervise(
     parts: Sequence[SupervisedProcess], grace: float = GRACE, *, rests: bool = False
 ) -> int:
-    """Runs all parts until they are done for good, or until SIGTERM or SIGINT.
+    """Run all parts until they are done for good, or until SIGTERM or SIGINT.
 
     With `rests`, until such a signal alone, also when all are done. Returns the last exit code, or
     0. What still runs then has `grace` seconds. Must be called on the main thread.
@@ -150,7 +150,7 @@ def _until_next(running: Sequence[_Running]) -> float | None:
 
 
 def _end(running: Sequence[_Running], grace: float) -> None:
-    """Sends SIGTERM to what still runs, in reverse order, and SIGKILL when its time is up."""
+    """Send SIGTERM to what still runs, in reverse order, and SIGKILL when its time is up."""
     for each in reversed(running):
         if each.process is None:
             continue

@@ -31,12 +31,12 @@ Confirm = Callable[[ConfirmationRequest], bool]
 
 
 def agreed(request: ConfirmationRequest) -> bool:
-    """The answer of a caller who means everything."""
+    """Answer as a caller who means everything."""
     return True
 
 
 def nobody_asked(request: ConfirmationRequest) -> bool:
-    """The answer of a program that has said nothing. Raises `NotConfirmed`."""
+    """Answer as a program that has said nothing. Raises `NotConfirmed`."""
     instead = f"{request.instead}, or " if request.instead else ""
     raise NotConfirmed(f"{request.what}: {instead}pass yes=True if that is meant")
 

@@ -48,7 +48,8 @@ def _gone(node: NodeStatus) -> NodeStatus:
 
 def last_report(stored: Report, status: Status, cost: Cost) -> Report:
     """Return the report of a cluster that is gone: with the state and steps of its last status, and
-    with its closed bill."""
+    with its closed bill.
+    """
     job = stored.job
     more = max(0, status.step - job.final_step)
     return replace(

@@ -40,7 +40,7 @@ OnUpdate: TypeAlias = Callable[[Update], object]
 
 
 def ignored(update: Update) -> None:
-    """The callback of a caller who wants to be told nothing."""
+    """Serve as the callback of a caller who wants to be told nothing."""
 
 
 def saying(on_update: OnUpdate) -> Say:

@@ -1,5 +1,6 @@
 """Implements `spotelastic.launch`: calls a Python function in elastic workers, as `spotelastic run`
-runs a script."""
+runs a script.
+"""
 
 import os
 import signal

@@ -63,7 +63,7 @@ def main(args: Sequence[str]) -> int:
 
 
 def logging_of(options: argparse.Namespace) -> AbstractContextManager[None]:
-    """Logs as the flags say, on stderr, while the block lasts."""
+    """Log as the flags say, on stderr, while the block lasts."""
     style = log_records.LogStyle(options.log_format, options.log_level)
     return log_records.logging_to(
         "[spotelastic] ", style, lambda line: print_line(line, sys.stderr)
@@ -159,7 +159,8 @@ def _plan(
     storage: str,
 ) -> Configure:
     """Check all options; return a function that makes the agent's configuration after the
-    rendezvous."""
+    rendezvous.
+    """
     environ, workdir = os.environ, Path.cwd()
     settings = launcher_options.settings(options)
     launcher_options.check_devices(options, settings.workers, environ)

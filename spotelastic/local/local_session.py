@@ -31,7 +31,7 @@ class LocalSession:
 
     @property
     def events(self) -> Any:
-        """botocore's hooks, which see every call of every client."""
+        """Botocore's hooks, which see every call of every client."""
         return self._session.events
 
     def client(self, service_name: str, *, region_name: str, config: Any) -> Any:

@@ -7,12 +7,12 @@ UNPRICED = "prices are not known"
 
 
 def counted(number: int, noun: str) -> str:
-    """Returns `1 worker`, `2 workers`, `0 workers`."""
+    """Return `1 worker`, `2 workers`, `0 workers`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def size(nbytes: float) -> str:
-    """Returns a number of bytes with its unit and at most three significant digits."""
+    """Return a number of bytes with its unit and at most three significant digits."""
     for unit in ("B", "kB", "MB", "GB"):
         if nbytes < 1000:
             return f"{nbytes:.3g} {unit}"
@@ -21,24 +21,24 @@ def size(nbytes: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Returns seconds, or minutes from one minute on."""
+    """Return seconds, or minutes from one minute on."""
     return f"{seconds:g} s" if seconds < 60.0 else f"{seconds / 60.0:g} min"
 
 
 def loss(value: float) -> str:
-    """Returns a loss with four digits that count: `2.346`, `0.0004321`."""
+    """Return a loss with four digits that count: `2.346`, `0.0004321`."""
     return f"{value:#.4g}".rstrip(".")
 
 
 def usd(amount: float) -> str:
-    """Returns US dollars: cents, tenths of a cent below ten cents, and less as one digit."""
+    """Return US dollars: cents, tenths of a cent below ten cents, and less as one digit."""
     if 0 < amount < 0.00095:
         return f"{amount:.{-math.floor(math.log10(amount))}f} USD"
     return f"{amount:.2f} USD" if amount >= 0.1 else f"{amount:.3f} USD"
 
 
 def dollars(amount: float) -> str:
-    """Returns US dollars with their sign: cents, or two digits that count below ten cents."""
+    """Return US dollars with their sign: cents, or two digits that count below ten cents."""
     if 0 < amount < 0.095:
         return f"${amount:.{1 - math.floor(math.log10(amount))}f}"
     return f"${amount:.2f}"

@@ -34,7 +34,7 @@ class GpuFault:
         return ": ".join(filter(None, (f"GPU {self.gpu}" if self.gpu else "", self.what)))
 
     def event(self, node: str, at: float, *, joined: bool) -> Event:
-        """Returns the event that a node leaves, or does not join, for this fault."""
+        """Return the event that a node leaves, or does not join, for this fault."""
         verb = "leaves" if joined else "does not join"
         data: dict[str, Any] = {
             "kind": UNHEALTHY,

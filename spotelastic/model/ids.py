@@ -4,7 +4,7 @@ import os
 
 
 def new_id() -> str:
-    """Returns 64 random bits in hex.
+    """Return 64 random bits in hex.
 
     They are unique within a run, and short, because a round holds one for each of its nodes and is
     delivered to all of them.

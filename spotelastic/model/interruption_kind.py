@@ -148,7 +148,7 @@ _OUTLOOKS = {
 
 
 def _scheduled(kind: InterruptionKind) -> InterruptionTraits:
-    """Returns the traits of what is announced hours or days ahead."""
+    """Return the traits of what is announced hours or days ahead."""
     label, outlook = _OUTLOOKS[kind]
     return InterruptionTraits(
         label,

@@ -19,7 +19,7 @@ class Interval:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Reads `500` (steps), `30s`, `10m`, `2h` or `auto`. Raises ValueError."""
+        """Read `500` (steps), `30s`, `10m`, `2h` or `auto`. Raises ValueError."""
         if text == "auto":
             return cls()
         found = _TEXT.fullmatch(text)

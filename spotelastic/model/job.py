@@ -75,7 +75,7 @@ class Settings:
     """
 
     def difference(self, other: "Settings") -> str | None:
-        """Returns the first flag in which two nodes of a run differ, naming both sides, or None.
+        """Return the first flag in which two nodes of a run differ, naming both sides, or None.
 
         Code is compared in `Fingerprint`; the number of workers is each node's own.
         """
@@ -118,7 +118,7 @@ class Reference:
     protocol: ProtocolVersion = PROTOCOL
 
     def refusal(self, node: Node, settings: Settings) -> str | None:
-        """Returns why the node does not match, naming both sides, or None if it does."""
+        """Return why the node does not match, naming both sides, or None if it does."""
         difference = node.fingerprint.difference(self.node.fingerprint)
         difference = difference or settings.difference(self.settings)
         if difference is None:
@@ -153,12 +153,12 @@ class Failure:
     """Whether nothing but a collective failed: the workers of this node rest."""
 
     def storable(self) -> "Failure":
-        """Returns the failure with texts cut to what etcd takes. The whole is in the log."""
+        """Return the failure with texts cut to what etcd takes. The whole is in the log."""
         return replace(self, message=beginning(self.message), traceback=_end(self.traceback))
 
 
 def beginning(text: str) -> str:
-    """Returns as much of the text's beginning as etcd takes, marked where it is cut."""
+    """Return as much of the text's beginning as etcd takes, marked where it is cut."""
     cut = len(text) - MOST_TEXT
     return _encodable(text if cut <= 0 else f"{text[:MOST_TEXT]} [{cut} characters more]")
 
@@ -169,7 +169,7 @@ def _end(text: str) -> str:
 
 
 def _encodable(text: str) -> str:
-    """Replaces lone surrogates, which stand for undecodable bytes in file names and break JSON."""
+    """Replace lone surrogates, which stand for undecodable bytes in file names and break JSON."""
     return text.encode(errors="backslashreplace").decode()
 
 

@@ -25,7 +25,7 @@ class Fingerprint:
     """The protocol that the node speaks: nodes of one major version work together."""
 
     def difference(self, other: "Fingerprint") -> str | None:
-        """Returns the first field in which the two differ, naming both sides, or None."""
+        """Return the first field in which the two differ, naming both sides, or None."""
         if self is other or self == other:  # as usual, and the holder compares thousands of nodes
             return None
         if self.protocol.major != other.protocol.major:

@@ -63,7 +63,7 @@ class Notice:
         return said + ORIGINS.get(self.source, "")
 
     def event(self, at: float) -> Event:
-        """Returns the event that an observer of the notice records."""
+        """Return the event that an observer of the notice records."""
         data: dict[str, Any] = {
             "kind": self.kind.value,
             "source": self.source,

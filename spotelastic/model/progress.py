@@ -113,7 +113,7 @@ class SlowNode:
 
 
 def newest_committed(told: Iterable[Progress]) -> int:
-    """Returns the newest step that any node reports as committed; 0: none."""
+    """Return the newest step that any node reports as committed; 0: none."""
     newest = max(((each.epoch, each.committed) for each in told), default=(0, 0))
     return newest[1]
 
@@ -210,7 +210,8 @@ class Status:
 
     def silent_for(self, now: float) -> float:
         """Return the seconds since a controller last reported; 0 if one still does, or the job has
-        ended."""
+        ended.
+        """
         age = now - self.at
         return age if age > SILENT_AFTER and self.state not in ENDED else 0.0
 
@@ -275,7 +276,7 @@ class Interruption:
 
 
 def row_of(event: Event) -> Interruption | None:
-    """Returns the row of the ledger that an event tells of. One of another version is left out."""
+    """Return the row of the ledger that an event tells of. One of another version is left out."""
     if event.kind != LEDGER:
         return None
     try:

@@ -35,7 +35,7 @@ class _Versioned(msgspec.Struct):
 
 
 def unfit(data: bytes, what: str, us: str = "this installation") -> str | None:
-    """Returns why a JSON value of another major version cannot be used here, or None.
+    """Return why a JSON value of another major version cannot be used here, or None.
 
     Works on values that this version cannot read otherwise.
     """
@@ -47,7 +47,7 @@ def unfit(data: bytes, what: str, us: str = "this installation") -> str | None:
 
 
 def keeping_unknown(before: bytes, changed: Any) -> bytes:
-    """Returns a dataclass as JSON, with the fields of `before` that this version does not know.
+    """Return a dataclass as JSON, with the fields of `before` that this version does not know.
     A change to an object that a newer version wrote thus changes nothing else.
     """
     return msgspec.json.encode(_with_unknown(msgspec.json.decode(before), changed))

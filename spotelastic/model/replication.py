@@ -20,7 +20,7 @@ class Replication:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Reads `auto`, `off`, or a rate such as `50MB` or `1.5GB/s`. Raises ValueError."""
+        """Read `auto`, `off`, or a rate such as `50MB` or `1.5GB/s`. Raises ValueError."""
         if text in ("auto", "off"):
             return cls(None if text == "auto" else 0.0)
         found = _TEXT.fullmatch(text)

@@ -176,11 +176,11 @@ class Round:
         return next((m for m in self.members if m.node == node), None)
 
     def first_rank(self, slot: int) -> int:
-        """Returns the global rank of the first worker of the node in `slot`."""
+        """Return the global rank of the first worker of the node in `slot`."""
         return sum(m.workers for m in self.members if m.slot < slot)
 
     def ranks(self, member: Member) -> tuple[int, ...]:
-        """Returns the global ranks of the member's workers."""
+        """Return the global ranks of the member's workers."""
         first = self.first_rank(member.slot)
         return tuple(range(first, first + member.workers))
 

@@ -19,7 +19,7 @@ class Validity:
     """The expiry of the authority that signs them."""
 
     def warning(self, cluster: str, now: float) -> str:
-        """Returns what to do, and by when; empty while there is time."""
+        """Return what to do, and by when; empty while there is time."""
         if 0 < self.authority < now + REPLACE_WITHIN:
             return (
                 f"the authority that signs {cluster}'s certificates {_ends(self.authority, now)}: "

@@ -47,7 +47,7 @@ def advance(
     new_id: Callable[[], str],
     schedule: Schedule | None = None,
 ) -> AgreementStatus:
-    """Returns the next step towards a save by all members.
+    """Return the next step towards a save by all members.
 
     After the deadline the change goes on with the newest complete snapshot.
     """
@@ -71,7 +71,7 @@ def advance(
 
 
 def settles_at(seen: RunState, round_: Round, gone: Collection[str]) -> float:
-    """Returns until when to wait for the remaining members' save, or 0 for not at all.
+    """Return until when to wait for the remaining members' save, or 0 for not at all.
 
     `gone` are draining nodes whose leases ran out before the target. They may still train.
     """
@@ -94,7 +94,7 @@ def have_left(seen: RunState, round_: Round) -> bool:
 
 
 def time_for_steps(step_time: float) -> float:
-    """Returns the seconds that long steps add to the time allowed for reaching a target.
+    """Return the seconds that long steps add to the time allowed for reaching a target.
 
     Counts whole seconds per step, so that a new measurement does not move a deadline.
     """
@@ -108,7 +108,7 @@ def current_of(seen: RunState, round_: Round) -> Proposal | None:
 
 
 def votes_on(seen: RunState, round_: Round, proposal: Proposal) -> list[Vote]:
-    """Returns the votes on `proposal` that have arrived from members of the round."""
+    """Return the votes on `proposal` that have arrived from members of the round."""
     votes = (seen.votes.get(member.node) for member in round_.members)
     return [vote for vote in votes if vote is not None and vote.proposal == proposal.id]
 
@@ -123,7 +123,7 @@ def _raised(current: Proposal, votes: Sequence[Vote], now: float) -> Proposal:
 
 
 def _margin(current: Proposal, votes: Sequence[Vote], now: float) -> int:
-    """Returns how many steps ahead a target surely lies in the future.
+    """Return how many steps ahead a target surely lies in the future.
 
     Starts with one second's worth and doubles each time that was too short, as it is for agents
     that hardly get to run. Never takes more than half the time left.

@@ -27,7 +27,8 @@ class CloseRound:
 @dataclass(frozen=True, slots=True)
 class CompleteHistory:
     """Add to a round's history record what its members saw of it: times in seconds since the epoch,
-    0 where unknown."""
+    0 where unknown.
+    """
 
     number: int
     first_step_at: float

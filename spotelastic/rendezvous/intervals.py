@@ -73,7 +73,7 @@ class Rates:
 
 
 def optimum(cost: float, between: float) -> float:
-    """Returns the best seconds between saves of `cost` seconds, with a setback every `between`
+    """Return the best seconds between saves of `cost` seconds, with a setback every `between`
     seconds.
 
     Uses Daly's higher-order form, which holds while `cost` is below twice `between`.
@@ -85,7 +85,7 @@ def optimum(cost: float, between: float) -> float:
 
 
 def rates(past: Past, nodes: Sequence[bool], at_risk: int, *, whole: bool) -> Rates:
-    """Returns how often the group is set back, from its past and from what is assumed of its nodes.
+    """Return how often the group is set back, from its past and from what is assumed of its nodes.
 
     `nodes` tells of each node in the round whether it is a spot instance. `whole`: the loss of a
     node is covered by the memory of others, because each holds the whole state, or keeps a replica.
@@ -106,7 +106,7 @@ def rates(past: Past, nodes: Sequence[bool], at_risk: int, *, whole: bool) -> Ra
 
 
 def schedule(settings: Settings, costs: Costs, often: Rates, current: Schedule) -> Schedule:
-    """Returns the schedule in steps: the user's own intervals, else the ones that pay.
+    """Return the schedule in steps: the user's own intervals, else the ones that pay.
 
     An interval that depends on something not measured yet stays as it is.
     """
@@ -121,7 +121,7 @@ def schedule(settings: Settings, costs: Costs, often: Rates, current: Schedule) 
 
 
 def _wished(settings: Settings, costs: Costs, often: Rates, current: Schedule) -> Schedule:
-    """Returns both intervals, each computed without regard to the other."""
+    """Return both intervals, each computed without regard to the other."""
     snapshot, checkpoint = settings.snapshot_every, settings.checkpoint_every
     snapshots = 0.0
     if costs.stall:
@@ -139,12 +139,12 @@ def _wished(settings: Settings, costs: Costs, often: Rates, current: Schedule) -
 
 
 def first(settings: Settings) -> Schedule:
-    """Returns the schedule of a run of which nothing is known yet."""
+    """Return the schedule of a run of which nothing is known yet."""
     return schedule(settings, Costs(), Rates(0.0, 0.0), START)
 
 
 def following(at: Moment, round_: Round, members: Sequence[Member], past: Past) -> Schedule:
-    """Returns the schedule for the round of `members` after the started `round_`, given the run's
+    """Return the schedule for the round of `members` after the started `round_`, given the run's
     `past`.
 
     Risks of nodes that will not be in that round do not count.
@@ -157,7 +157,7 @@ def following(at: Moment, round_: Round, members: Sequence[Member], past: Past) 
 
 
 def change(at: Moment, round_: Round) -> Schedule | None:
-    """Returns other intervals for the rest of the round, or None while the present ones will do."""
+    """Return other intervals for the rest of the round, or None while the present ones will do."""
     seen, current = at.seen, round_.schedule
     asked = seen.proposal is not None and seen.proposal.round == round_.incarnation
     age = at.now - max(seen.round_at, seen.proposal_at if asked else 0.0)
@@ -189,7 +189,7 @@ def change(at: Moment, round_: Round) -> Schedule | None:
 
 
 def describe(wanted: Schedule) -> str:
-    """Returns the schedule as one line for people."""
+    """Return the schedule as one line for people."""
     memory, store = (
         f"every {steps:,} steps" if steps else "never"
         for steps in (wanted.snapshot_every, wanted.checkpoint_every)
@@ -198,13 +198,13 @@ def describe(wanted: Schedule) -> str:
 
 
 def lived(at: Moment, round_: Round) -> Past:
-    """Returns the run's past up to now, while the started `round_` trains."""
+    """Return the run's past up to now, while the started `round_` trains."""
     age = max(0.0, at.now - at.seen.round_at)
     return replace(round_.past, node_seconds=round_.past.node_seconds + len(round_.members) * age)
 
 
 def ended(past: Past, cause: Cause, nodes: int) -> Past:
-    """Returns `past` with the end of its last round added: its cause, and how many nodes caused
+    """Return `past` with the end of its last round added: its cause, and how many nodes caused
     it.
     """
     if cause == "loss":
@@ -215,7 +215,7 @@ def ended(past: Past, cause: Cause, nodes: int) -> Past:
 
 
 def _told(seen: RunState, round_: Round) -> list[Progress]:
-    """Returns what the members reported of their progress in this round."""
+    """Return what the members reported of their progress in this round."""
     found = (seen.progress.get(member.node) for member in round_.members)
     return [each for each in found if each is not None and each.round == round_.number]
 
@@ -233,7 +233,7 @@ def _costs(told: Sequence[Progress]) -> Costs:
 
 
 def _often(seen: RunState, nodes: Sequence[str], told: Sequence[Progress], past: Past) -> Rates:
-    """Returns the setback rates of a round of these nodes."""
+    """Return the setback rates of a round of these nodes."""
     live = (seen.nodes.get(name) for name in nodes)
     spot = [node is not None and node.node.spot for node in live]
     mine = set(nodes)
@@ -244,7 +244,7 @@ def _often(seen: RunState, nodes: Sequence[str], told: Sequence[Progress], past:
 
 
 def _pause(costs: Costs) -> float:
-    """Returns the least seconds between two uploads, so that some training time is free of uploads.
+    """Return the least seconds between two uploads, so that some training time is free of uploads.
 
     0: no upload has been measured.
     """
@@ -266,13 +266,13 @@ def _steps(asked: Interval, step_time: float, measured: float, current: int) -> 
 
 
 def _rounded(steps: float) -> int:
-    """Rounds to two significant digits, because the measurements support no more."""
+    """Round to two significant digits, because the measurements support no more."""
     unit: int = 10 ** max(0, math.floor(math.log10(max(1.0, steps))) - 1)
     return max(1, round(steps / unit) * unit)
 
 
 def _fixed(settings: Settings, of: Schedule) -> tuple[int, ...]:
-    """Returns the intervals that the user gave in steps."""
+    """Return the intervals that the user gave in steps."""
     pairs = (
         (settings.snapshot_every, of.snapshot_every),
         (settings.checkpoint_every, of.checkpoint_every),
@@ -281,7 +281,7 @@ def _fixed(settings: Settings, of: Schedule) -> tuple[int, ...]:
 
 
 def _worth(asked: Interval, old: int, new: int) -> float:
-    """Returns how large a change is: it is made from 1 up; negative means a shorter interval."""
+    """Return how large a change is: it is made from 1 up; negative means a shorter interval."""
     if not old or not new:
         return 0.0
     return math.log(new / old) / math.log(WORTH if asked.seconds is None else CLOSE)

@@ -41,12 +41,12 @@ from spotelastic.store.port import Compare, Delete, Put, Store, TransactionResul
 
 
 def create(store: Store, key: str, value: object) -> bool:
-    """Writes the key unless it exists. Returns False if it existed."""
+    """Write the key unless it exists. Returns False if it existed."""
     return store.commit([Compare(key, "created", 0)], [Put(key, encode(value))]).succeeded
 
 
 def renew(store: Store, keys: Keys, node: Node, lease: int, vote: Vote | None = None) -> None:
-    """Registers the same incarnation of a node under a new lease, with its vote and node rank.
+    """Register the same incarnation of a node under a new lease, with its vote and node rank.
 
     The node keeps its place and its drain. Its node rank may have gone to another node meanwhile.
     """
@@ -75,7 +75,7 @@ def join(
     lease: int,
     seen: RunState | None = None,
 ) -> Refusal | None:
-    """Registers a new incarnation of a node under `lease`, and drops its predecessor's drain and
+    """Register a new incarnation of a node under `lease`, and drop its predecessor's drain and
     failure.
 
     Returns None when registered, else why not. The first node of a run, or the first after all were
@@ -123,14 +123,14 @@ def _read_measure(store: Store, keys: Keys) -> Measure | None:
 
 
 def _of_another_version(store: Store, keys: Keys, node: Node) -> str | None:
-    """Returns why this node cannot use the run's keys, or None."""
+    """Return why this node cannot use the run's keys, or None."""
     value = store.get(keys.reference)
     reason = unfit(value.data, f"the run {keys.run}", f"node {node.id}") if value else None
     return reason and f"{reason}, or begin another run (--rdzv-id; `up --name`)"
 
 
 def _set_measure(store: Store, keys: Keys, first: Reference) -> None:
-    """Writes the measure, and the settings unless the job's owner has written them before."""
+    """Write the measure, and the settings unless the job's owner has written them before."""
     compares = [Compare(keys.reference, "created", 0)]
     writes: list[Write] = [Put(keys.reference, encode(first))]
     if store.get(keys.settings) is None:
@@ -142,7 +142,7 @@ def _set_measure(store: Store, keys: Keys, first: Reference) -> None:
 def _rank(
     store: Store, keys: Keys, node: Node, lease: int
 ) -> Refusal | tuple[list[Compare], list[Write]]:
-    """Returns the preconditions and writes that take the node's pinned rank, if it has one."""
+    """Return the preconditions and writes that take the node's pinned rank, if it has one."""
     if node.node_rank is None:
         return [], []
     key = keys.rank(node.node_rank)
@@ -159,7 +159,7 @@ def _rank(
 
 
 def write_drain(store: Store, keys: Keys, drain: Drain) -> None:
-    """Writes the node's drain, which makes it leave.
+    """Write the node's drain, which makes it leave.
 
     Merges with a drain that is there: several sources see one notice, and EventBridge does not tell
     its deadline. Of two deadlines the earlier one counts. A node that turns out to be sick is so
@@ -195,7 +195,7 @@ def perform(
     holding: Compare,
     now: float,
 ) -> TransactionResult:
-    """Writes a whole decision, or nothing if something that it depended on has changed."""
+    """Write a whole decision, or nothing if something that it depended on has changed."""
     compares = [holding, Compare(keys.round, "modified", seen.round_revision)]
     writes: list[Write] = []
     records: dict[int, RoundRecord] = {}
@@ -228,12 +228,12 @@ def perform(
 
 
 def record(store: Store, keys: Keys, event: Event) -> None:
-    """Appends an event to the run's events."""
+    """Append an event to the run's events."""
     store.put(keys.event(event_name(event.at)), encode(event))
 
 
 def fail(store: Store, keys: Keys, reason: str, at: float) -> None:
-    """Ends a job that cannot start, unless it has ended already."""
+    """End a job that cannot start, unless it has ended already."""
     writes: list[Write] = [
         Put(keys.job, encode(Job("failed", at, reason))),
         Put(keys.event(event_name(at)), encode(Event(at, "job", f"failed: {reason}"))),
@@ -242,7 +242,7 @@ def fail(store: Store, keys: Keys, reason: str, at: float) -> None:
 
 
 def told_commit(store: Store, keys: Keys) -> Commit | None:
-    """Returns the newest commit that is recorded in etcd.
+    """Return the newest commit that is recorded in etcd.
 
     It serves when the object store does not answer: a round must never begin from step 0 where a
     commit exists. Raises `Unavailable` where there is one that cannot be read.
@@ -257,7 +257,7 @@ def told_commit(store: Store, keys: Keys) -> Commit | None:
 
 
 def tell_commit(store: Store, keys: Keys, node: str, commit: Commit, at: float) -> None:
-    """Records a commit, and its event, once: every node calls this, because any may be gone
+    """Record a commit, and its event, once: every node calls this, because any may be gone
     soon.
     """
     known = store.get(keys.commit)
@@ -274,7 +274,7 @@ def tell_commit(store: Store, keys: Keys, node: str, commit: Commit, at: float) 
 
 
 def event_name(at: float) -> str:
-    """Returns a unique name that sorts by time."""
+    """Return a unique name that sorts by time."""
     return f"{at:017.6f}-{uuid.uuid4().hex[:8]}"
 
 
@@ -297,7 +297,7 @@ def _complete(
 
 
 def _round_event(known: Round | None, round_: Round, now: float) -> Event | None:
-    """Returns the event for a written round, or None where only its epoch is new.
+    """Return the event for a written round, or None where only its epoch is new.
 
     A storage may be claimed after the round has started.
     """

@@ -20,7 +20,7 @@ from spotelastic.model.round import Member
 def partners(
     members: Sequence[Member], previous: Mapping[str, str], noticed: Collection[str] = ()
 ) -> dict[str, str]:
-    """Returns, for each node that has one, the node that keeps its replica.
+    """Return, for each node that has one, the node that keeps its replica.
 
     `previous` is what the round before had. A node keeps the replica of one other node at most.
     """
@@ -61,7 +61,7 @@ def _of_zone(group: Sequence[Member], previous: Mapping[str, str]) -> dict[str, 
 def _alive(
     here: Collection[str], previous: Mapping[str, str], size: int
 ) -> Iterator[tuple[str, ...]]:
-    """Yields the circles of `size` nodes that the round before had, and of which all are here."""
+    """Yield the circles of `size` nodes that the round before had, and of which all are here."""
     seen: set[str] = set()
     for first in here:
         circle = [first]
@@ -74,7 +74,7 @@ def _alive(
 
 
 def _pairs(rest: Sequence[Member]) -> tuple[list[tuple[str, ...]], Member | None]:
-    """Returns pairs of nodes that are on different machines where possible, and who is left over.
+    """Return pairs of nodes that are on different machines where possible, and who is left over.
 
     In a list ordered by machine, a node and the one that is half a list away from it are on
     different machines, unless one machine has more than half of the nodes.
@@ -96,7 +96,7 @@ def _to_open(
     odd: Member,
     by_name: Mapping[str, Member],
 ) -> tuple[str, ...]:
-    """Returns the pair that becomes a ring with the odd node: a new one if possible, and one on
+    """Return the pair that becomes a ring with the odd node: a new one if possible, and one on
     other machines.
     """
 

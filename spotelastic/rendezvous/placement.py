@@ -26,7 +26,7 @@ def place(
     limit: int,
     policy: RankPolicy = "stable",
 ) -> tuple[Member, ...]:
-    """Returns the members of the next round, ordered by slot: at most `limit`, survivors before
+    """Return the members of the next round, ordered by slot: at most `limit`, survivors before
     newcomers.
     """
     size = min(limit, len(eligible))
@@ -54,7 +54,7 @@ def place(
 def _fixed(
     previous: Sequence[Member], eligible: Mapping[str, LiveNode], size: int, policy: RankPolicy
 ) -> dict[int, LiveNode]:
-    """Returns the nodes whose slots the policy names, by slot."""
+    """Return the nodes whose slots the policy names, by slot."""
     match policy:
         case "stable":
             return {}
@@ -67,7 +67,7 @@ def _fixed(
 def _on_demand(
     previous: Sequence[Member], eligible: Mapping[str, LiveNode], size: int
 ) -> dict[int, LiveNode]:
-    """Returns the nodes on demand, at the first slots. One that has such a slot keeps it."""
+    """Return the nodes on demand, at the first slots. One that has such a slot keeps it."""
     had = {live.node.id: slot for slot, live in _survivors(previous, eligible, ())}
     lasting = [live for live in eligible.values() if not live.node.spot]
     lasting.sort(key=lambda live: (had.get(live.node.id, size), live.joined, live.node.id))
@@ -82,7 +82,7 @@ def _on_demand(
 
 
 def _pinned(eligible: Iterable[LiveNode], size: int) -> dict[int, LiveNode]:
-    """Returns nodes that ask for a slot, by slot. Of two that ask for the same, the one with the
+    """Return nodes that ask for a slot, by slot. Of two that ask for the same, the one with the
     longer tenure has it.
     """
     slots: dict[int, LiveNode] = {}
@@ -96,7 +96,7 @@ def _pinned(eligible: Iterable[LiveNode], size: int) -> dict[int, LiveNode]:
 def _survivors(
     previous: Sequence[Member], eligible: Mapping[str, LiveNode], named: Collection[str]
 ) -> list[tuple[int, LiveNode]]:
-    """Returns survivors with the slots that they had, in order, except those with a pinned slot."""
+    """Return survivors with the slots that they had, in order, except those with a pinned slot."""
     found = [(member.slot, eligible.get(member.node), member) for member in previous]
     kept = [
         (slot, live)
@@ -110,7 +110,7 @@ def _survivors(
 
 
 def _by_zone(newcomers: list[LiveNode]) -> list[LiveNode]:
-    """Groups nodes by zone: zones by their first arrival, then nodes by arrival."""
+    """Group nodes by zone: zones by their first arrival, then nodes by arrival."""
     ordered = sorted(newcomers, key=lambda live: (live.joined, live.node.id))
     zones = list(dict.fromkeys(live.node.zone for live in ordered))
     return sorted(ordered, key=lambda live: zones.index(live.node.zone))

@@ -64,7 +64,7 @@ OFFER_WITHIN = 5.0
 
 
 def gather(at: Moment, round_: Round) -> RoundDecision:
-    """Waits until every member is ready; proposes again without members that do not answer in
+    """Wait until every member is ready; proposes again without members that do not answer in
     time.
     """
     round_ = blame.corrected(round_, at.seen.failures.values())
@@ -153,7 +153,7 @@ def _repropose(
 
 
 def _seen_within(at: Moment, round_: Round) -> float:
-    """Returns the seconds for each member to answer.
+    """Return the seconds for each member to answer.
 
     They grow each time a member was late. Otherwise a slow node would be left out, come back, and
     be left out again for ever.
@@ -165,7 +165,7 @@ def _seen_within(at: Moment, round_: Round) -> float:
 
 
 def _begin(at: Moment, round_: Round, acks: list[Acknowledgement]) -> RoundDecision:
-    """Starts the round, all of whose members are ready, once nothing else is to be waited for."""
+    """Start the round, all of whose members are ready, once nothing else is to be waited for."""
     others = {name: node for name, node in at.seen.nodes.items() if round_.member(name) is None}
     offers = {name: offer for name, offer in at.seen.offers.items() if name in others}
     held = [Held(ack.node, ack.daemon, ack.snapshots) for ack in acks]
@@ -228,7 +228,7 @@ def _with_keepers(at: Moment, round_: Round, kept: Collection[str]) -> RoundDeci
 
 
 def _hold_back(at: Moment, round_: Round, resume: Resume) -> RoundDecision | None:
-    """Returns the wait before a script that failed repeatedly without a new save is started
+    """Return the wait before a script that failed repeatedly without a new save is started
     again.
     """
     if round_.cause not in restarts.FAILURES or _advanced(round_, resume):
@@ -293,7 +293,7 @@ def _with_ancestors(round_: Round, acks: list[Acknowledgement]) -> Round:
 
 
 def _partners(at: Moment, round_: Round, acks: Iterable[Acknowledgement]) -> tuple[Partner, ...]:
-    """Returns who keeps whose replica in the round that starts."""
+    """Return who keeps whose replica in the round that starts."""
     if not at.settings.replicate.on:
         return ()
     previous = {partner.of: partner.node for partner in round_.partners}

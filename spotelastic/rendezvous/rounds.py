@@ -58,7 +58,7 @@ from spotelastic.rendezvous.view import LiveNode, RunState
 
 
 def decide(seen: RunState, now: float, new_id: Callable[[], str]) -> RoundDecision:
-    """Returns the next decision about the run. `new_id` returns a fresh name for what is
+    """Return the next decision about the run. `new_id` returns a fresh name for what is
     created.
     """
     if seen.settings is None:
@@ -136,7 +136,7 @@ def _watch_over(at: Moment, round_: Round) -> RoundDecision:
 
 
 def _unplanned(at: Moment, round_: Round, done: set[str]) -> RoundDecision | None:
-    """Handles a lost node or a failed worker: the next round at once, with the nodes that are
+    """Handle a lost node or a failed worker: the next round at once, with the nodes that are
     live.
     """
     absent = [m.node for m in round_.members if not _is_here(at.seen, m)]
@@ -195,14 +195,14 @@ def _failed(at: Moment, round_: Round, failures: Iterable[Failure]) -> RoundDeci
 
 
 def _vanished(at: Moment, round_: Round, done: set[str]) -> tuple[str, ...]:
-    """Returns members that are gone although their leases are not, if the others are enough."""
+    """Return members that are gone although their leases are not, if the others are enough."""
     gone = tuple(name for name in in_place.vanished(at.seen, round_) if name not in done)
     rest = eligible_nodes(at, round_).keys() - set(gone) if gone else set()
     return gone if len(rest) >= at.settings.min_nodes and not at.settings.gang else ()
 
 
 def _given_up(at: Moment, round_: Round, gone: Iterable[str]) -> Round:
-    """Returns the round without these members, which have to register anew if they live."""
+    """Return the round without these members, which have to register anew if they live."""
     missed = {m.incarnation for m in round_.members if m.node in gone}
     without = replace(round_, missed=(*round_.missed, *sorted(missed))[-256:])
     return suspect(at, without, gone, uncharge(at, without))
@@ -221,7 +221,7 @@ def _has_trained(at: Moment, round_: Round, failure: Failure | None = None) -> b
 
 
 def _planned(at: Moment, round_: Round) -> RoundDecision:
-    """Handles arrivals, drains and new code: agree on a step, seal it, then form the next round."""
+    """Handle arrivals, drains and new code: agree on a step, seal it, then form the next round."""
     eligible = eligible_nodes(at, round_)
     wanted = members_of(at, round_.members, eligible)
     before, after = {m.node for m in round_.members}, {m.node for m in wanted}
@@ -253,7 +253,7 @@ def _planned(at: Moment, round_: Round) -> RoundDecision:
 
 
 def _tune(at: Moment, round_: Round, wake: float | None) -> RoundDecision:
-    """Changes the intervals where that pays; the members stay.
+    """Change the intervals where that pays; the members stay.
 
     Ranks must not disagree on the intervals. So all seal one step, wait there, and go on with the
     new intervals in the same round.
@@ -278,7 +278,7 @@ def _tune(at: Moment, round_: Round, wake: float | None) -> RoundDecision:
 
 
 def _withdraw(seen: RunState, round_: Round, wake: float | None) -> RoundDecision:
-    """Cancels a proposal whose reason is gone, so that the waiting workers go on."""
+    """Cancel a proposal whose reason is gone, so that the waiting workers go on."""
     current = agreement.current_of(seen, round_)
     if current is None:
         return RoundDecision(reason=f"round {round_.number} trains", wake_at=wake)
@@ -286,7 +286,7 @@ def _withdraw(seen: RunState, round_: Round, wake: float | None) -> RoundDecisio
 
 
 def _plain(seen: RunState, round_: Round) -> int:
-    """Returns `Round.plain`: whether the script has no Checkpointer, from the members' votes."""
+    """Return `Round.plain`: whether the script has no Checkpointer, from the members' votes."""
     current = agreement.current_of(seen, round_)
     votes = agreement.votes_on(seen, round_, current) if current is not None else []
     if any(vote.plain for vote in votes):
@@ -371,13 +371,13 @@ def _is_here(seen: RunState, member: Member) -> bool:
 
 
 def _progress(seen: RunState, round_: Round) -> list[Progress]:
-    """Returns what the members have reported of this round."""
+    """Return what the members have reported of this round."""
     told = (seen.progress.get(member.node) for member in round_.members)
     return [each for each in told if each is not None and each.round == round_.number]
 
 
 def _late_claim(seen: RunState, round_: Round) -> Acknowledgement | None:
-    """Returns the first node's acknowledgement if it has claimed an epoch since the round
+    """Return the first node's acknowledgement if it has claimed an epoch since the round
     started.
     """
     ack = ack_of(seen, round_, round_.members[0].node)
@@ -385,7 +385,7 @@ def _late_claim(seen: RunState, round_: Round) -> Acknowledgement | None:
 
 
 def _later_commit(seen: RunState, round_: Round, claim: Acknowledgement) -> Commit | None:
-    """Returns a commit that the round should have resumed from, or None.
+    """Return a commit that the round should have resumed from, or None.
 
     The object store was away when the round began, turns out to hold a later step, and the round
     has not come that far since. Its own commits would hide that step. Applies only to a round that
@@ -408,7 +408,7 @@ def _planned_wake(at: Moment, round_: Round) -> float | None:
 
 
 def _save_deadline(at: Moment, round_: Round, leaving: list[str]) -> float:
-    """Returns when a planned change stops waiting for its save: at most a second before a node's
+    """Return when a planned change stops waiting for its save: at most a second before a node's
     end.
     """
     limit = agreement.LIMIT + agreement.time_for_steps(step_time(at.seen))

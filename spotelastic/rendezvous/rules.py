@@ -1,5 +1,6 @@
 """Rules shared by all decisions about rounds: which nodes may join, which count as lost, and which
-failures are charged (pure)."""
+failures are charged (pure).
+"""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -23,7 +24,7 @@ KNOWN_WITHIN = 15.0
 
 
 def eligible_nodes(at: Moment, round_: Round | None) -> dict[str, LiveNode]:
-    """Returns the live nodes that may be in the next round.
+    """Return the live nodes that may be in the next round.
 
     A draining node is left out, unless fewer than min would remain. Then it trains on until its
     replacement is there, or until only the time for its save is left.
@@ -60,7 +61,7 @@ def members_of(
 
 
 def must_leave_at(seen: RunState, nodes: Iterable[str]) -> dict[str, float]:
-    """Returns until when each of these draining nodes may train."""
+    """Return until when each of these draining nodes may train."""
     reserve = save_reserve(seen)
     ends = {}
     for name in nodes:
@@ -86,7 +87,7 @@ def save_reserve(seen: RunState) -> float:
 
 
 def step_time(seen: RunState) -> float:
-    """Returns the slowest member's seconds per step; 0 while nothing is measured."""
+    """Return the slowest member's seconds per step; 0 while nothing is measured."""
     return _slowest(_told(seen))
 
 
@@ -95,7 +96,7 @@ def _slowest(told: Iterable[Progress]) -> float:
 
 
 def _told(seen: RunState) -> list[Progress]:
-    """Returns the members' reported progress."""
+    """Return the members' reported progress."""
     round_ = seen.round
     if round_ is None:
         return []
@@ -112,7 +113,7 @@ def ack_of(seen: RunState, round_: Round, node: str) -> Acknowledgement | None:
 
 
 def trusts_at(at: Moment) -> float:
-    """Returns from when on a missing lease means that its node is gone.
+    """Return from when on a missing lease means that its node is gone.
 
     While etcd was away, leases of live nodes ran out; those nodes come back under new leases.
     """
@@ -126,7 +127,7 @@ def wake(time: float) -> float | None:
 
 
 def ill_members(seen: RunState, round_: Round) -> tuple[str, ...]:
-    """Returns the members that nobody waits for any more, although they may still be there."""
+    """Return the members that nobody waits for any more, although they may still be there."""
     if not seen.drains:
         return ()
     return tuple(
@@ -137,7 +138,7 @@ def ill_members(seen: RunState, round_: Round) -> tuple[str, ...]:
 
 
 def uncharge(at: Moment, round_: Round, *, ill: bool = False) -> Round:
-    """Removes failures shortly before a loss from the restart budget: the loss caused them. Of a
+    """Remove failures shortly before a loss from the restart budget: the loss caused them. Of a
     node that is `ill` it takes longer until it is known.
 
     A new etcd leader renews every lease, so that a loss can surface one lease plus an election
@@ -153,7 +154,7 @@ def uncharge(at: Moment, round_: Round, *, ill: bool = False) -> Round:
 
 
 def suspect(at: Moment, round_: Round, late: Iterable[str], excused: Round) -> Round:
-    """Returns the round with the `late` members as suspects.
+    """Return the round with the `late` members as suspects.
 
     `excused` is `round_` without the failures that the loss of the `late` members would explain.
     """

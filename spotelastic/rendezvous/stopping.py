@@ -27,7 +27,7 @@ def at_once(at: Moment) -> bool:
 
 
 def save(at: Moment, round_: Round, ending: Ending) -> RoundDecision:
-    """Returns the next step towards the end of the started `round_`."""
+    """Return the next step towards the end of the started `round_`."""
     current = agreement.current_of(at.seen, round_)
     if current is not None and current.reason != REASON:
         return RoundDecision((WriteProposal(replace(current, cancelled=True)),), REASON)

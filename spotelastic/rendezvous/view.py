@@ -120,7 +120,7 @@ _PER_NODE: dict[str, tuple[str, Any]] = {
 def fold(
     seen: RunState, items: Iterable[WatchItem], keys: Keys, now: float, prefix: str
 ) -> RunState:
-    """Returns `seen` after the items of the watch on `prefix`, either `keys.all` or
+    """Return `seen` after the items of the watch on `prefix`, either `keys.all` or
     `keys.nodes`.
     """
     tables = _Tables()
@@ -152,7 +152,7 @@ def has_gone_back(before: RunState, seen: RunState) -> bool:
 
 
 def forget_nodes(seen: RunState) -> RunState:
-    """Returns `seen` without what only the holder watches."""
+    """Return `seen` without what only the holder watches."""
     empty: dict[str, Any] = {name: _empty() for name, _ in _PER_NODE.values()}
     run = {key: why for key, why in seen.unreadable.items() if not key.startswith("nodes/")}
     return replace(seen, unreadable=MappingProxyType(run), paces=_empty(), **empty)
@@ -167,7 +167,7 @@ class _Tables:
         self._mine: dict[str, dict[str, Any]] = {}
 
     def change(self, seen: RunState, attribute: str, name: str, value: Any) -> RunState:
-        """Returns `seen` with a node's value in one of its tables; None: the node has none."""
+        """Return `seen` with a node's value in one of its tables; None: the node has none."""
         table = self._mine.get(attribute)
         if table is None:
             table = self._mine[attribute] = _copied(getattr(seen, attribute))
@@ -192,7 +192,7 @@ def _at_revision(seen: RunState, revision: int, counts: bool) -> RunState:
 def _reset(
     seen: RunState, values: Iterable[StoredValue], keys: Keys, now: float, prefix: str
 ) -> RunState:
-    """Replaces a whole branch, keeping the times of values that did not change."""
+    """Replace a whole branch, keeping the times of values that did not change."""
     before = seen
     if prefix == keys.all:
         nothing: dict[str, Any] = {attribute: None for attribute, _ in _SINGLE.values()}
@@ -235,7 +235,7 @@ def _change(
 
 
 def _unread(seen: RunState, key: str, why: str) -> RunState:
-    """Returns `seen` with a key marked as unreadable for the reason `why`; empty: it can be read
+    """Return `seen` with a key marked as unreadable for the reason `why`; empty: it can be read
     again, or is gone.
     """
     others = {other: told for other, told in seen.unreadable.items() if other != key}
@@ -292,7 +292,7 @@ def _change_node(
 
 
 def _shared(node: Node) -> Node:
-    """Returns the node with one and the same fingerprint for all that have equal ones. So most are
+    """Return the node with one and the same fingerprint for all that have equal ones. So most are
     compared by identity.
     """
     return replace(node, fingerprint=_same(node.fingerprint))
@@ -304,7 +304,7 @@ def _same(fingerprint: Fingerprint) -> Fingerprint:
 
 
 def _told_now(drain: Drain, now: float) -> Drain:
-    """Returns the drain with its deadline on the observer's clock: what counts is the time left."""
+    """Return the drain with its deadline on the observer's clock: what counts is the time left."""
     notice = drain.notice
     if notice.deadline is None:
         return drain

@@ -39,7 +39,7 @@ Allowed = tuple[int, bytes, bytes]
 
 
 def restrict(endpoints: Sequence[str], tls: TlsFiles, keys: Keys, timeout: float = 2.0) -> None:
-    """Gives members and workers their rights in this etcd, and has it ask for them. Idempotent.
+    """Give members and workers their rights in this etcd, and has it ask for them. Idempotent.
 
     `tls` are a member's files; each call has `timeout` seconds. Raises `Unavailable`.
     """
@@ -56,7 +56,7 @@ def restrict(endpoints: Sequence[str], tls: TlsFiles, keys: Keys, timeout: float
 
 
 def steps(auth: Any, keys: Keys, timeout: float) -> Iterator[Callable[[], object]]:
-    """Yields what is still to be done, in order; etcd's own stub is `auth`."""
+    """Yield what is still to be done, in order; etcd's own stub is `auth`."""
 
     def call(method: str, **fields: Any) -> Callable[[], object]:
         request = getattr(rpc, f"Auth{method.removeprefix('Auth')}Request")(**fields)
@@ -80,7 +80,7 @@ def steps(auth: Any, keys: Keys, timeout: float) -> Iterator[Callable[[], object
 
 
 def allowed(keys: Keys) -> set[Allowed]:
-    """Returns what workers may do (pure)."""
+    """Return what workers may do (pure)."""
     ranges = [bounds(key) if key.endswith("/") else (key.encode(), b"") for key in keys.of_agents]
     return {(_READ, *bounds(keys.root)), *((_READ_AND_WRITE, *each) for each in ranges)}
 
@@ -91,7 +91,7 @@ def _held(auth: Any, timeout: float) -> set[Allowed]:
 
 
 def _done(method: Callable[..., object], request: object, timeout: float) -> None:
-    """Calls it, and takes for done what another controller has done."""
+    """Call it, and take for done what another controller has done."""
     try:
         method(request, timeout=timeout)
     except grpc.RpcError as error:

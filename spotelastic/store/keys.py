@@ -115,11 +115,11 @@ class Keys:
         return f"{self.nodes}live/{node}"
 
     def ack(self, node: str = "") -> str:
-        """A node's answer to a proposed round."""
+        """Return the key of a node's answer to a proposed round."""
         return f"{self.nodes}ack/{node}"
 
     def vote(self, node: str = "") -> str:
-        """A node's answer to a proposal."""
+        """Return the key of a node's answer to a proposal."""
         return f"{self.nodes}vote/{node}"
 
     def progress(self, node: str = "") -> str:
@@ -127,7 +127,7 @@ class Keys:
         return f"{self.nodes}progress/{node}"
 
     def snapshots(self, node: str = "") -> str:
-        """The sealed slots that a node outside of the round offers."""
+        """Return the key of the sealed slots that a node outside of the round offers."""
         return f"{self.nodes}snapshots/{node}"
 
     def drain(self, node: str = "") -> str:
@@ -135,22 +135,26 @@ class Keys:
         return f"{self.nodes}drain/{node}"
 
     def failure(self, node: str = "") -> str:
-        """The last failure on a node."""
+        """Return the key of the last failure on a node."""
         return f"{self.nodes}failure/{node}"
 
     def slow(self, node: str = "") -> str:
-        """A node that keeps the others waiting."""
+        """Return the key of a node that keeps the others waiting."""
         return f"{self.nodes}slow/{node}"
 
     def finished(self, round_incarnation: str = "", node: str = "") -> str:
-        """A node has finished the script in this round. Without a round: the prefix of all."""
+        """Return the key that says that a node has finished the script in this round.
+
+        Without a round: the prefix of all.
+        """
         if not round_incarnation:
             return f"{self.nodes}finished/"
         return f"{self.nodes}finished/{round_incarnation}/{node}"
 
     def rank(self, number: int | None = None) -> str:
-        """The node that has this node rank; without a number the prefix of all. Nobody watches
-        it.
+        """Return the key of the node that has this node rank; without a number the prefix of all.
+
+        Nobody watches it.
         """
         return f"{self.root}ranks/" + ("" if number is None else f"{number}")
 
@@ -165,11 +169,11 @@ class Keys:
         return f"{self.root}commit"
 
     def history(self, number: int | None = None) -> str:
-        """A past round; without a number the prefix of all."""
+        """Return the key of a past round; without a number the prefix of all."""
         return f"{self.root}history/" + ("" if number is None else f"{number:08d}")
 
     def event(self, name: str = "") -> str:
-        """An event; without a name the prefix of all."""
+        """Return the key of an event; without a name the prefix of all."""
         return f"{self.root}events/{name}"
 
     @property

@@ -61,7 +61,8 @@ def _kind(mode: int) -> str:
 
 def is_environment(path: Path) -> bool:
     """Return whether a folder is an environment of Python, which is large and which nobody writes
-    to."""
+    to.
+    """
     return (path / "pyvenv.cfg").is_file()
 
 

@@ -35,7 +35,7 @@ class Dumper:
         this agent is not answered: nobody waits for it any more."""
 
     def watching(self, post: Callable[[StoreChanged], None]) -> Callable[[StoreChanged], None]:
-        """Returns what passes on all that etcd delivers, after a look for a request."""
+        """Return what passes on all that etcd delivers, after a look for a request."""
 
         def look(changed: StoreChanged) -> None:
             for item in changed.items if changed.prefix == self._keys.all else ():

@@ -54,12 +54,12 @@ ORDINARY = (Stepped, ProgressReported, TellProgress)
 
 
 def log_file(folder: Path, node: str) -> Path:
-    """Returns the current file of a node's log."""
+    """Return the current file of a node's log."""
     return folder / f"agent-{re.sub(r'[^A-Za-z0-9_.-]', '_', node)}.events"
 
 
 def earlier(current: Path) -> Path:
-    """Returns the file with what came before."""
+    """Return the file with what came before."""
     return current.with_name(f"{current.name}.1")
 
 
@@ -75,7 +75,7 @@ def was_killed(path: Path) -> bool:
 
 
 def foreign(value: object) -> object:
-    """Returns what is written of a value that msgspec does not know."""
+    """Return what is written of a value that msgspec does not know."""
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, AbstractSet):
@@ -116,13 +116,13 @@ class EventLog:
     # -- what happens -------------------------------------------------------------------------
 
     def observed(self, event: LocalEvent, at: float, state: NodeState) -> None:
-        """Records an event, with the state that follows from it."""
+        """Record an event, with the state that follows from it."""
         self.state = state
         if not isinstance(event, ORDINARY):
             self._put(at, {"event": event})
 
     def read(self, changed: StoreChanged, at: float, seen: RunState) -> None:
-        """Records what etcd has delivered, with the state of the run that follows from it."""
+        """Record what etcd has delivered, with the state of the run that follows from it."""
         self.seen = seen
         for item in changed.items:
             if told := self._delivered(item):
@@ -144,7 +144,7 @@ class EventLog:
         }
 
     def decided(self, at: float, decision: AgentDecision) -> None:
-        """Records a decision, and writes all that has come together."""
+        """Record a decision, and writes all that has come together."""
         actions = [each for each in decision.actions if not isinstance(each, ORDINARY)]
         if actions:
             self._put(at, {"decided": [{type(each).__name__: each} for each in actions]})
@@ -163,7 +163,7 @@ class EventLog:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Records how the agent ends: with a traceback where that was not meant."""
+        """Record how the agent ends: with a traceback where that was not meant."""
         why = "" if error is None else "".join(traceback.format_exception(kind, error, trace))
         self._put(self._clock(), {"ended": why.encode(errors="backslashreplace").decode()})
         self._write()

@@ -47,7 +47,7 @@ class Redaction:
         return without_known_formats(redactor(self.secrets)(text))
 
     def json(self, value: object) -> bytes:
-        """Returns the value as JSON, each of its texts without secrets."""
+        """Return the value as JSON, each of its texts without secrets."""
         plain = msgspec.to_builtins(value, enc_hook=foreign)
         return msgspec.json.format(msgspec.json.encode(self._hidden(plain)))
 
@@ -62,20 +62,20 @@ class Redaction:
 
 
 def typed_secrets(args: Sequence[str]) -> tuple[str, ...]:
-    """Returns the values of arguments whose names suggest a secret. A script may print them."""
+    """Return the values of arguments whose names suggest a secret. A script may print them."""
     pairs = zip(args, without_secrets(args), strict=True)
     hidden = [arg.removeprefix(kept.removesuffix(HIDDEN)) for arg, kept in pairs if arg != kept]
     return telling(hidden)
 
 
 def pack(config: AgentConfig, log: EventLog, why: str, clock: Clock = wall) -> bytes:
-    """Returns the node's archive (tar.gz). `why`: for people, what it was made for."""
+    """Return the node's archive (tar.gz). `why`: for people, what it was made for."""
     hide = Redaction.of(config)
     return archive(_contents(config, log, hide, why, clock()), clock())
 
 
 def archive(files: Iterable[tuple[str, bytes]], at: float) -> bytes:
-    """Returns an archive (tar.gz) of these files."""
+    """Return an archive (tar.gz) of these files."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=3) as tar:
         for name, data in files:
@@ -105,7 +105,7 @@ def _contents(
 
 
 def _or_why(name: str, make: Callable[[], bytes]) -> tuple[str, bytes]:
-    """Returns a file, or in place of it why it could not be made: the others are of use."""
+    """Return a file, or in place of it why it could not be made: the others are of use."""
     try:
         return name, make()
     except Exception as error:
@@ -128,7 +128,7 @@ def _about(config: AgentConfig, log: EventLog, why: str, at: float) -> Mapping[s
 
 
 def _stacks() -> str:
-    """Returns where each thread of this process stands."""
+    """Return where each thread of this process stands."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     told = []
     for ident, frame in sys._current_frames().items():

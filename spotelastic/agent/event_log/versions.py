@@ -16,7 +16,7 @@ RELEASE = Path("/etc/os-release")
 
 
 def versions() -> dict[str, object]:
-    """Returns the versions by name; what is not known is left out."""
+    """Return the versions by name; what is not known is left out."""
     told: dict[str, object] = {
         "spotelastic": __version__,
         "protocol": str(PROTOCOL),

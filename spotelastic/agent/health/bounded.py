@@ -17,7 +17,7 @@ END_WITHIN = 1.0
 
 
 def run(command: Sequence[str], environ: Mapping[str, str], within: float) -> tuple[int, str, str]:
-    """Returns exit code, output and errors. Raises `TimeoutExpired`, and `OSError`."""
+    """Return exit code, output and errors. Raises `TimeoutExpired`, and `OSError`."""
     process = subprocess.Popen(
         command,
         env=dict(environ),

@@ -18,7 +18,7 @@ _PLUGIN = re.compile(r"\blibnccl-net(-[\w.]+)?\.so\b")
 
 
 def devices(folder: Path = DEVICES) -> int:
-    """Returns the number of EFA devices. Other adapters of that kind are not counted."""
+    """Return the number of EFA devices. Other adapters of that kind are not counted."""
     try:
         found = list(folder.iterdir())
     except OSError:
@@ -53,6 +53,6 @@ def _names(folder: str) -> Iterable[str]:
 
 
 def _with_sbin(environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables with the folders that only root's search path has."""
+    """Return the variables with the folders that only root's search path has."""
     path = os.pathsep.join(filter(None, (environ.get("PATH", ""), "/usr/sbin", "/sbin")))
     return {**environ, "PATH": path}

@@ -36,7 +36,9 @@ class GpuExaminer:
     def __init__(
         self, config: AgentConfig, post: Callable[[LocalEvent], None], marks: Mapping[str, str]
     ) -> None:
-        """`marks`: variables by which processes that are left behind are found and ended."""
+        """Make an examiner. `marks`: variables by which processes that are left behind are found
+        and ended.
+        """
         self._config = config
         self._post = post
         self._environ = {**isolated.environment(), **config.env, **marks}
@@ -44,7 +46,7 @@ class GpuExaminer:
         self._log: KernelLog | None = None
 
     def check(self) -> None:
-        """Checks the GPUs, then tells of it with `GpusChecked`. Follows the kernel's log from now
+        """Check the GPUs, then tell of it with `GpusChecked`. Follows the kernel's log from now
         on.
         """
         self._start(self._check)
@@ -78,7 +80,7 @@ class GpuExaminer:
         self._post(GpusChecked(gpus, found.fault, devices, plugin))
 
     def _check_variables(self) -> dict[str, str]:
-        """Returns the variables of the check. What is hidden from workers is there all the same."""
+        """Return the variables of the check. What is hidden from workers is there all the same."""
         hidden = {"CUDA_VISIBLE_DEVICES"} if self._config.health.promised else set[str]()
         return {name: value for name, value in self._environ.items() if name not in hidden}
 

@@ -71,7 +71,7 @@ def check(
     import_within: float = IMPORT_WITHIN,
     work_within: float = WORK_WITHIN,
 ) -> GpuCheck:
-    """Makes the GPUs that torch sees work once. `promised`: how many there should be at least; 0:
+    """Make the GPUs that torch sees work once. `promised`: how many there should be at least; 0:
     not known. `devices`: torch's names of others to check in place of them.
     """
     told = _Told(work_within)

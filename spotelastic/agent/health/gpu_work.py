@@ -27,7 +27,7 @@ NOT_ITS_FAULT = ("out of memory", "busy or unavailable", "exclusive", "no kernel
 
 
 def main() -> int:
-    """Checks the devices that are named as arguments; without any, all that torch sees."""
+    """Check the devices that are named as arguments; without any, all that torch sees."""
     import torch
 
     names = sys.argv[1:] or [f"cuda:{n}" for n in range(_count(torch))]
@@ -47,7 +47,7 @@ def _count(torch: Any) -> int:
 
 
 def _why_none(torch: Any) -> str:
-    """Returns why torch sees no GPU, in its own words; empty: it does not say."""
+    """Return why torch sees no GPU, in its own words; empty: it does not say."""
     try:
         torch.cuda.init()
     except Exception as error:
@@ -76,7 +76,7 @@ def _check(name: str) -> None:
 
 
 def _address(device: "torch.device") -> str:
-    """Returns the GPU's PCI address as the kernel writes it; empty if torch does not tell."""
+    """Return the GPU's PCI address as the kernel writes it; empty if torch does not tell."""
     import torch
 
     if device.type != "cuda":
@@ -93,7 +93,7 @@ def work(
     device: "torch.device",
     multiply: "Callable[[torch.Tensor, torch.Tensor], torch.Tensor]" = matmul,
 ) -> str:
-    """Returns what the device did wrong; empty: nothing. `multiply`: how matrices are multiplied
+    """Return what the device did wrong; empty: nothing. `multiply`: how matrices are multiplied
     there.
     """
     import torch

@@ -51,7 +51,7 @@ def fall_ill(local: NodeState, seen: RunState, now: float) -> Iterator[Action | 
 
 
 def tell(local: NodeState) -> Iterator[Action]:
-    """Reports what the kernel told of the GPUs and changes nothing, and what network there is."""
+    """Report what the kernel told of the GPUs and change nothing, and what network there is."""
     node = local.node
     if node is None or not local.membership.registered:
         return

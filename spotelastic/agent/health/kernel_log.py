@@ -68,7 +68,7 @@ class KernelLog:
         self._say(f"{told}; {advice}" if advice else told)
 
     def _follow(self) -> None:
-        """Reads until the end of the watch. Raises `OSError`."""
+        """Read until the end of the watch. Raises `OSError`."""
         fd = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             _skip_to_end(fd)
@@ -106,7 +106,7 @@ def _can_be_waited_for(selector: selectors.BaseSelector, fd: int) -> bool:
 
 
 def _read(fd: int) -> bytes:
-    """Returns what is there; empty: nothing is. A read of /dev/kmsg returns one message."""
+    """Return what is there; empty: nothing is. A read of /dev/kmsg returns one message."""
     try:
         return os.read(fd, 8192)
     except BlockingIOError:

@@ -63,7 +63,7 @@ def ask(environ: Mapping[str, str], within: float = ANSWER_WITHIN) -> SmiAnswer:
 
 
 def parse(table: str, fields: Sequence[str] = FIELDS) -> tuple[GpuReading, ...]:
-    """Returns the readings of an answer, one line a GPU. Lines that are no reading are left out."""
+    """Return the readings of an answer, one line a GPU. Lines that are no reading are left out."""
     found = []
     for line in table.splitlines():
         values = [value.strip() for value in line.split(",")]
@@ -93,7 +93,7 @@ def _answer(text: str) -> bool | None:
 
 
 def judge(before: Sequence[GpuReading], answer: SmiAnswer) -> GpuFault | None:
-    """Returns the fault that an answer shows, compared with that of an earlier time; None: none.
+    """Return the fault that an answer shows, compared with that of an earlier time; None: none.
 
     What was so before is no news: the node has passed its check with it. Without an earlier answer
     nothing can be told.

@@ -74,7 +74,7 @@ class KernelReport:
 
 
 def read(line: str) -> KernelReport | None:
-    """Returns what a line of the kernel's log says of a GPU; None: nothing."""
+    """Return what a line of the kernel's log says of a GPU; None: nothing."""
     if match := _SXID.search(line):
         sick = match["fatal"] == "Fatal"
         words = "an error of the switch between GPUs" + (match["rest"] or "").rstrip()
@@ -91,7 +91,7 @@ def read(line: str) -> KernelReport | None:
 
 
 def _recovery(gpu: str, rest: str) -> KernelReport | None:
-    """Returns what the driver says that it needs. `None` is its word for nothing."""
+    """Return what the driver says that it needs. `None` is its word for nothing."""
     match = _RECOVERY.search(rest)
     action = match["action"].strip() if match is not None else rest
     if action in ("", "None"):

@@ -51,7 +51,7 @@ def may_rest(local: NodeState, round_: Round, mine: Member | None) -> bool:
 
 
 def end_rest(local: NodeState, seen: RunState) -> Iterator[Action]:
-    """Ends workers that rest and are not to enter the current round."""
+    """End workers that rest and are not to enter the current round."""
     resting, round_ = local.resting, seen.round
     if resting is None:
         return
@@ -98,7 +98,7 @@ def prepares(local: NodeState, seen: RunState) -> bool:
 
 
 def prepare(local: NodeState, seen: RunState) -> Iterator[Action]:
-    """Starts workers that prepare, once for each round that trains without this node."""
+    """Start workers that prepare, once for each round that trains without this node."""
     round_, membership = seen.round, local.membership
     if round_ is None or round_.phase != "started" or local.workers is not None:
         return
@@ -155,7 +155,7 @@ def take_up(local: NodeState, round_: Round, member: Member) -> Iterator[Action]
 def await_entry(
     local: NodeState, round_: Round, workers: Workers, now: float
 ) -> Iterator[Action | Wake]:
-    """Replaces workers that were told of the round and do not run, which torch would find after
+    """Replace workers that were told of the round and do not run, which torch would find after
     minutes. They are asked until they have made a step: the others wait for them until then.
     """
     if workers.awaited and now >= workers.answer_by:
@@ -177,10 +177,10 @@ def await_entry(
 
 
 def prepared(round_: Round) -> str:
-    """Returns the topic that says that workers were started to prepare beside a round."""
+    """Return the topic that says that workers were started to prepare beside a round."""
     return f"prepared {round_.incarnation}"
 
 
 def not_kept(round_: Round) -> str:
-    """Returns the topic of that report."""
+    """Return the topic of that report."""
     return f"not kept {round_.incarnation}"

@@ -19,13 +19,13 @@ from spotelastic.rendezvous.view import RunState
 
 
 def refusing(local: NodeState, seen: RunState) -> frozenset[str]:
-    """Returns the members of the current round that this node has found to be gone."""
+    """Return the members of the current round that this node has found to be gone."""
     probed, round_ = local.membership.probed, seen.round
     return probed.refusing if round_ and probed.round == round_.incarnation else frozenset()
 
 
 def due(local: NodeState, seen: RunState) -> ProbePeers | Depose | StepDown | None:
-    """Returns what this node has to do before it decides, or campaigns."""
+    """Return what this node has to do before it decides, or campaigns."""
     round_, mine = seen.round, local.membership
     if mine.node is None or seen.blind or not seen.healthy:
         return None
@@ -52,7 +52,7 @@ def _broke(local: NodeState, round_: Round) -> bool:
 
 
 def _probe(local: NodeState, round_: Round, nodes: tuple[str, ...], me: str) -> ProbePeers | None:
-    """Looks at those that were not looked at in this round."""
+    """Look at those that were not looked at in this round."""
     probed = local.membership.probed
     known = probed.nodes if probed.round == round_.incarnation else frozenset()
     left = tuple(node for node in nodes if node != me and node not in known)

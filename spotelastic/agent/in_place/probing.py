@@ -16,7 +16,7 @@ answer nothing is known.
 
 
 def refusing(addresses: Collection[str], within: float = WITHIN) -> frozenset[str]:
-    """Returns those of these addresses (host:port) at which nobody listens."""
+    """Return those of these addresses (host:port) at which nobody listens."""
     found: set[str] = set()
     deadline = time.monotonic() + within
     with selectors.DefaultSelector() as selector:
@@ -36,7 +36,7 @@ def refusing(addresses: Collection[str], within: float = WITHIN) -> frozenset[st
 
 
 def _is_refused(selector: selectors.BaseSelector, address: str) -> bool:
-    """Connects, and returns whether that was refused already. A host's name is not looked up."""
+    """Connect, and return whether that was refused already. A host's name is not looked up."""
     host, port = addresses_.split(address)
     try:
         version = ipaddress.ip_address(host.partition("%")[0]).version

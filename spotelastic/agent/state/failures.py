@@ -13,7 +13,7 @@ from spotelastic.model.job import Failure
 def of_worker(
     blank: Failure, workers: Workers, first: WorkerExit, trouble: WorkerTrouble
 ) -> Failure:
-    """Returns the failure of a worker that has ended, or is about to."""
+    """Return the failure of a worker that has ended, or is about to."""
     return replace(
         _told(blank, trouble),
         rank=workers.first_rank + first.local_rank,
@@ -28,7 +28,7 @@ def of_worker(
 def of_collective(
     blank: Failure, workers: Workers, local_rank: int, trouble: WorkerTrouble
 ) -> Failure:
-    """Returns the failure of a collective, after which the worker rests."""
+    """Return the failure of a collective, after which the worker rests."""
     return replace(
         _told(blank, trouble),
         rank=workers.first_rank + local_rank,
@@ -41,7 +41,7 @@ def of_collective(
 
 
 def of_stall(blank: Failure, workers: Workers, trouble: WorkerTrouble) -> Failure:
-    """Returns the stall of workers, by the slowest of them."""
+    """Return the stall of workers, by the slowest of them."""
     pace = workers.pace
     return replace(
         _told(blank, trouble),

@@ -19,7 +19,7 @@ HealthEvent = (
 
 
 def following(health: NodeHealth, event: HealthEvent, now: float) -> NodeHealth:
-    """Returns the node's health after an event."""
+    """Return the node's health after an event."""
     match event:
         case events.GpuCheckStarted():
             return replace(health, checking=True)
@@ -44,7 +44,7 @@ def following(health: NodeHealth, event: HealthEvent, now: float) -> NodeHealth:
 
 
 def _with(health: NodeHealth, fault: GpuFault | None, now: float) -> NodeHealth:
-    """Returns the health with a fault. The first one counts."""
+    """Return the health with a fault. The first one counts."""
     if fault is None or health.fault is not None:
         return health
     return replace(health, fault=fault, ill_since=now)

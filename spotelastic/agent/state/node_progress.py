@@ -8,7 +8,7 @@ from spotelastic.model.progress import Progress, Upload
 
 
 def progress(node: str, local: NodeState, status: DaemonStatus, now: float, quiet: str) -> Progress:
-    """Returns the node's progress report.
+    """Return the node's progress report.
 
     Its round is that of the workers whose steps these are. That is the last round until the workers
     of the next one are started. `quiet`: the line about silent workers, if there is one.
@@ -43,7 +43,7 @@ def progress(node: str, local: NodeState, status: DaemonStatus, now: float, quie
 
 
 def _replica(local: NodeState, status: DaemonStatus) -> int:
-    """Returns the newest step of the workers' round of which another node's shards are here."""
+    """Return the newest step of the workers' round of which another node's shards are here."""
     if local.workers is None:
         return 0
     found = (each for each in status.snapshots if each.replica)
@@ -59,7 +59,7 @@ def _upload(status: DaemonStatus) -> Upload | None:
 
 
 def newest_commit(status: DaemonStatus, known: Commit | None) -> Commit | None:
-    """Returns the newer of the commits that the daemon and the agent know of."""
+    """Return the newer of the commits that the daemon and the agent know of."""
     return newest(known, status.commit)
 
 

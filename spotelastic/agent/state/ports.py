@@ -24,7 +24,7 @@ class Processes(Protocol):
     """
 
     def do(self, action: actions.Action, local: NodeState, seen: RunState) -> Events:
-        """Performs an action that needs no etcd."""
+        """Perform an action that needs no etcd."""
         ...
 
     def status(self) -> DaemonStatus: ...
@@ -32,7 +32,7 @@ class Processes(Protocol):
     def set_target(
         self, round_: str, proposal: str, target: int, schedule: Schedule | None = None
     ) -> Sequence[WorkerStep]:
-        """Writes a target into the workers' pages, then reads their steps; 0 withdraws it."""
+        """Write a target into the workers' pages, then read their steps; 0 withdraws it."""
         ...
 
     def round_end(self, workers: Workers) -> RoundEnd: ...
@@ -40,21 +40,21 @@ class Processes(Protocol):
     def failure(self, workers: Workers, exit_: WorkerExit) -> WorkerTrouble: ...
 
     def log(self, workers: Workers, local_rank: int) -> str:
-        """Returns the path of a worker's log."""
+        """Return the path of a worker's log."""
         ...
 
     def stall(self, workers: Workers, timeout: float) -> WorkerTrouble: ...
 
     def standing(self, workers: Workers) -> tuple[str, str]:
-        """Returns where silent workers stand, as they have written it, and where more of it is."""
+        """Return where silent workers stand, as they have written it, and where more of it is."""
         ...
 
     def refusing(self, addresses: Collection[str]) -> frozenset[str]:
-        """Returns those of these addresses of daemons at which nobody listens."""
+        """Return those of these addresses of daemons at which nobody listens."""
         ...
 
     def close(self) -> None:
-        """Ends everything that was started."""
+        """End everything that was started."""
 
 
 class LeaseSession(Protocol):

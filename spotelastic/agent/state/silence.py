@@ -27,12 +27,12 @@ class Silence:
     """The last report, as long as it holds."""
 
     def due(self, started_at: float) -> float:
-        """Returns when the next report is due."""
+        """Return when the next report is due."""
         return (self.since or started_at) + max(QUIET_AFTER, 3 * self.usual) * 2.0**self.told
 
 
 def listened(silence: Silence, workers: Sequence[WorkerStep], now: float) -> Silence:
-    """Returns the silence after a look at the workers' pages. Workers that wait on purpose count as
+    """Return the silence after a look at the workers' pages. Workers that wait on purpose count as
     active.
     """
     steps = tuple(worker.step for worker in workers)

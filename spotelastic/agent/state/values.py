@@ -25,7 +25,7 @@ BLIND = "blind"
 
 
 def local_rank_of(name: str) -> int:
-    """Returns a worker's local rank, with which its name ends."""
+    """Return a worker's local rank, with which its name ends."""
     return int(name.rpartition("/")[2])
 
 
@@ -57,7 +57,7 @@ class Pace:
 
 
 def look(pace: Pace, workers: Sequence[WorkerStep], now: float) -> Pace:
-    """Returns `pace` after a look at the workers' pages.
+    """Return `pace` after a look at the workers' pages.
 
     No step is expected before the first one, and while one of the workers is kept waiting on
     purpose.

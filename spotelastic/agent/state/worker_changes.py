@@ -52,7 +52,7 @@ WorkersEvent = (
 
 @singledispatch
 def changed(event: events.AgentEvent, workers: Workers, now: float) -> Workers:
-    """Returns the workers after one kind of event: each has a function below."""
+    """Return the workers after one kind of event: each has a function below."""
     raise TypeError(f"nothing is known of {event!r}")
 
 
@@ -73,7 +73,7 @@ def _(event: events.Exited, workers: Workers, now: float) -> Workers:
 
 @changed.register
 def _(event: events.WorkerFailing, workers: Workers, now: float) -> Workers:
-    """The worker is alive until its end is reported."""
+    """Take a worker for alive until its end is reported."""
     if event.id not in workers.alive or workers.killed:
         return workers
     exits = _exits(workers, event.id, event.code, now)
@@ -81,7 +81,7 @@ def _(event: events.WorkerFailing, workers: Workers, now: float) -> Workers:
 
 
 def _exits(workers: Workers, worker: str, code: int, now: float) -> tuple[WorkerExit, ...]:
-    """Returns the exits with that of one worker, whose first report counts."""
+    """Return the exits with that of one worker, whose first report counts."""
     rank = local_rank_of(worker)
     if any(exit_.local_rank == rank for exit_ in workers.exits):
         return workers.exits
@@ -129,7 +129,7 @@ def _(event: events.WorkerRests, workers: Workers, now: float) -> Workers:
 
 
 def asked_to_rest(workers: Workers, step_time: float, now: float) -> Workers:
-    """Returns the workers once they were asked to rest. One that is within a step that takes so
+    """Return the workers once they were asked to rest. One that is within a step that takes so
     many seconds is woken by nothing before its next collective.
     """
     within = SAVED_WITHIN if workers.save_first else min(SAVED_WITHIN, REST_WITHIN + step_time)
@@ -157,7 +157,7 @@ def _(event: events.WorkersAsked, workers: Workers, now: float) -> Workers:
 
 
 def locals_of(workers: Workers) -> frozenset[int]:
-    """Returns the local ranks of those that live."""
+    """Return the local ranks of those that live."""
     return frozenset(map(local_rank_of, workers.alive))
 
 

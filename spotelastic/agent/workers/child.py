@@ -36,7 +36,7 @@ _FREE_WITHIN = 3.0
 
 
 def main() -> None:
-    """Runs in a fresh interpreter, whose session and streams are already a worker's."""
+    """Run in a fresh interpreter, whose session and streams are already a worker's."""
     die_with_parent(int(sys.argv[1]))
     with os.fdopen(int(sys.argv[2])) as file:
         order = json.load(file)
@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def run(order: dict[str, Any]) -> None:
-    """Runs a worker's script, and returns or raises as the script does. A store ends when it is
+    """Run a worker's script, and return or raise as the script does. A store ends when it is
     killed.
     """
     os.setsid()
@@ -91,7 +91,7 @@ def _draw_apart() -> None:
 
 
 def _serve_store(order: dict[str, Any]) -> None:
-    """Listens on a new port of the node's address, reports the port, and serves until killed.
+    """Listen on a new port of the node's address, report the port, and serve until killed.
 
     The port is bound before it is published, and differs in each round, so that a worker of an old
     round can never reach a new round's keys. If the port is given, no connection is possible before
@@ -133,7 +133,7 @@ def _serve_store(order: dict[str, Any]) -> None:
 
 
 def _work(order: dict[str, Any]) -> None:
-    """Returns, or raises to the interpreter's top level, which then ends as after any script."""
+    """Return, or raise to the interpreter's top level, which then ends as after any script."""
     local_rank = int(os.environ["SPOTELASTIC_LOCAL_RANK"])
     name_process(f"se-worker-{local_rank}")
     if order["stacks"]:
@@ -155,7 +155,7 @@ def _work(order: dict[str, Any]) -> None:
 
 
 def _await_files(rank: int) -> None:
-    """Waits until the daemon has put back the files that the script has kept on other nodes.
+    """Wait until the daemon has put back the files that the script has kept on other nodes.
 
     Without them the script begins all the same, and the daemon says so. What they hold stays kept.
     """
@@ -175,7 +175,7 @@ def _await_files(rank: int) -> None:
 
 
 def _as_if_started_afresh(order: dict[str, Any]) -> None:
-    """Removes what was imported here from the way of the script's own modules and of variables
+    """Remove what was imported here from the way of the script's own modules and of variables
     that the script sets.
     """
     module = order["entry"] == "module"
@@ -197,7 +197,7 @@ def _look_at_process_groups() -> None:
 
 
 def _fail(order: dict[str, Any], error: BaseException) -> NoReturn:
-    """Reports a failure, shows it, tells the zygote, and raises what ends the interpreter."""
+    """Report a failure, show it, tell the zygote, and raise what ends the interpreter."""
     if isinstance(error, SystemExit):
         code = failure.exit_code(error)
         if code:
@@ -221,7 +221,7 @@ def _fail(order: dict[str, Any], error: BaseException) -> NoReturn:
 
 
 def _report(order: dict[str, Any], message: str, trace: str = "", code: int = 1) -> None:
-    """Writes the report, and bounds the time for the process's end: threads of a broken process
+    """Write the report, and bound the time for the process's end: threads of a broken process
     group may never end.
     """
     if os.getpid() != order["pid"]:  # a process that the script has forked, and that came out here

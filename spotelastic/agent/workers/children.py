@@ -78,7 +78,7 @@ class Children:
         self._known[pid] = _Child(name, worker, errors)
 
     def failing(self) -> list[ChildFailing]:
-        """Returns the children that have reported a failure since the last call."""
+        """Return the children that have reported a failure since the last call."""
         news = []
         for child in self._known.values():
             if child.errors and not child.failing and child.code is None:
@@ -89,7 +89,7 @@ class Children:
         return news
 
     def end(self, names: Sequence[str], sig: int) -> None:
-        """Sends SIGTERM to the child, and to the processes it leaves behind once it has ended;
+        """Send SIGTERM to the child, and to the processes it leaves behind once it has ended;
         or SIGKILL to all of them.
         """
         for pid, child in self._known.items():
@@ -148,7 +148,7 @@ class Children:
                 self._known[pid].code = code
 
     def _heirs(self, ended: dict[int, _Child]) -> dict[int, list[int]]:
-        """Returns orphans by the ended child whose session they are in; 0: a session of their
+        """Return orphans by the ended child whose session they are in; 0: a session of their
         own.
         """
         found: dict[int, list[int]] = {}

@@ -19,7 +19,7 @@ _kept: list[dict[str, Any]] = []
 
 
 def modules_folder(script: str) -> str:
-    """Returns the folder of a script's own modules: beside the file that a link leads to."""
+    """Return the folder of a script's own modules: beside the file that a link leads to."""
     path = _absolute(script)
     if pkgutil.get_importer(path) is not None:
         return path
@@ -27,12 +27,12 @@ def modules_folder(script: str) -> str:
 
 
 def _absolute(path: str) -> str:
-    """Returns the path as `python` would show it: absolute, otherwise as it was typed."""
+    """Return the path as `python` would show it: absolute, otherwise as it was typed."""
     return os.path.join(os.getcwd(), path)  # noqa: PTH109, PTH118
 
 
 def run(entry: str, argv: list[str], search_path: list[str]) -> None:
-    """Runs the script. Raises what the user's code raises, and SystemExit if there is nothing to
+    """Run the script. Raises what the user's code raises, and SystemExit if there is nothing to
     run.
     """
     sys.argv = argv
@@ -74,14 +74,14 @@ def _run_module(name: str) -> None:
 
 
 def _run_path(path: str) -> None:
-    """Runs a file as torchrun's --run-path does."""
+    """Run a file as torchrun's --run-path does."""
     if not sys.flags.safe_path:
         sys.path.insert(0, modules_folder(path))
     _kept.append(runpy.run_path(path, run_name="__main__"))
 
 
 def _execute(program: str) -> None:
-    """Replaces this process by the program."""
+    """Replace this process by the program."""
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     try:
         os.execvp(program, sys.argv)
@@ -90,7 +90,7 @@ def _execute(program: str) -> None:
 
 
 def _call_function(file: str) -> None:
-    """Calls a function as multiprocessing does in a process that it has spawned."""
+    """Call a function as multiprocessing does in a process that it has spawned."""
     from spotelastic.agent.workers import function
 
     function.call(Path(file))
@@ -106,7 +106,7 @@ _ENTRIES = {
 
 
 def _new_main() -> types.ModuleType:
-    """Returns a new main module with the attributes that the interpreter gives it."""
+    """Return a new main module with the attributes that the interpreter gives it."""
     main = types.ModuleType("__main__")
     main.__dict__.update(__annotations__={}, __builtins__=sys.modules["builtins"])
     sys.modules["__main__"] = main

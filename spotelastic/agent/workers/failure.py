@@ -27,7 +27,7 @@ _stderr, _hook = sys.stderr, sys.excepthook
 
 
 def report(message: str, trace: str = "", code: int = 1) -> None:
-    """Writes the exception to TORCHELASTIC_ERROR_FILE, in torch's format, with the exit code to
+    """Write the exception to TORCHELASTIC_ERROR_FILE, in torch's format, with the exit code to
     come.
     """
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
@@ -48,7 +48,7 @@ def announce(zygote: int) -> None:
 
 
 def reported(path: str) -> int:
-    """Returns the exit code that a worker has reported in its error file; 0 if none."""
+    """Return the exit code that a worker has reported in its error file; 0 if none."""
     try:
         with open(path, "rb") as file:  # noqa: PTH123
             return int(json.load(file)["message"]["extraInfo"]["exit_code"])
@@ -57,19 +57,19 @@ def reported(path: str) -> int:
 
 
 def exit_code(ended: SystemExit) -> int:
-    """Returns the exit code with which the interpreter ends."""
+    """Return the exit code with which the interpreter ends."""
     if ended.code is None:
         return 0
     return ended.code & 0xFF if isinstance(ended.code, int) else 1
 
 
 def tell(line: str) -> None:
-    """Writes to the worker's log, whatever the script did to its streams."""
+    """Write to the worker's log, whatever the script did to its streams."""
     _tell(2, f"[spotelastic] {line}\n")
 
 
 def told(error: BaseException) -> tuple[str, str]:
-    """Returns the exception's message, and its traceback from the user's code on. The exception
+    """Return the exception's message, and its traceback from the user's code on. The exception
     keeps that traceback.
     """
     error.__traceback__ = frames(error)
@@ -85,7 +85,7 @@ def told(error: BaseException) -> tuple[str, str]:
 
 
 def frames(error: BaseException) -> TracebackType | None:
-    """Returns the traceback without the frames that started the user's code."""
+    """Return the traceback without the frames that started the user's code."""
     found = error.__traceback__
     while found and found.tb_frame.f_code.co_filename in _LAUNCHER:
         found = found.tb_next
@@ -93,7 +93,7 @@ def frames(error: BaseException) -> TracebackType | None:
 
 
 def show(error: BaseException, trace: str) -> None:
-    """Shows the exception by `sys.excepthook`, as the interpreter does; directly on descriptor 2
+    """Show the exception by `sys.excepthook`, as the interpreter does; directly on descriptor 2
     if that shows nothing there.
     """
     hook = getattr(sys, "excepthook", None)
@@ -126,7 +126,7 @@ def _call(hook: object, error: BaseException, trace: str) -> None:
 
 @contextlib.contextmanager
 def _caught() -> Iterator[list[bytes]]:
-    """Yields a list that holds, after the block, what was written to descriptor 2 within it."""
+    """Yield a list that holds, after the block, what was written to descriptor 2 within it."""
     real, memory, found = os.dup(2), os.memfd_create("stderr"), [b""]
     _dup2(memory, 2)
     try:

@@ -37,7 +37,7 @@ class _Result:
 def pack(
     folder: Path, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Path:
-    """Writes the call into `folder`, and returns the file. Raises `UsageError` for what cannot
+    """Write the call into `folder`, and return the file. Raises `UsageError` for what cannot
     be sent.
     """
     named = getattr(function, "func", function)  # of a partial
@@ -58,7 +58,7 @@ def pack(
 
 
 def _surroundings() -> dict[str, Any]:
-    """Returns what a worker needs to find modules, and the main module if it can be loaded
+    """Return what a worker needs to find modules, and the main module if it can be loaded
     again.
     """
     told = spawn.get_preparation_data("worker")
@@ -104,7 +104,7 @@ def _send_value(value: object) -> bytes:
 
 
 def call(file: Path) -> None:
-    """Runs in a worker: loads the function, calls it, and stores its result beside the call."""
+    """Run in a worker: loads the function, calls it, and stores its result beside the call."""
     surroundings, name, packed = pickle.loads(file.read_bytes())
     place = os.environ["SPOTELASTIC_ROUND"], int(os.environ["RANK"])
     into = file.with_name(f"result-{os.environ['SPOTELASTIC_LOCAL_RANK']}")
@@ -127,7 +127,7 @@ def call(file: Path) -> None:
 
 
 def result(place: tuple[str, int], value: object, name: str) -> _Result:
-    """Stores the result. One that cannot be pickled is reported when the job ends: training
+    """Store the result. One that cannot be pickled is reported when the job ends: training
     again would not help.
     """
     try:
@@ -150,7 +150,7 @@ def _dumps(value: object) -> bytes:
 
 
 def results(folder: Path, round_: str) -> dict[int, Any]:
-    """Returns the results of this node's workers in the round, by global rank.
+    """Return the results of this node's workers in the round, by global rank.
 
     Raises `JobFailed` if a worker left no result, or one that cannot be read.
     """
@@ -173,7 +173,7 @@ def _value(result: _Result) -> Any:
 
 
 def _write(file: Path, data: bytes) -> Path:
-    """Writes the file completely or not at all."""
+    """Write the file completely or not at all."""
     new = file.with_name(f".{file.name}")
     new.touch(mode=0o600)
     new.write_bytes(data)

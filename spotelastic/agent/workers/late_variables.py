@@ -40,7 +40,7 @@ class _Watched(ModuleSpec):
 
 
 def watch(environ: Mapping[str, str], say: Callable[[str], None]) -> None:
-    """Makes the next import of torch apply what has changed in the environment since now."""
+    """Make the next import of torch apply what has changed in the environment since now."""
     global _told
     before = dict(environ)
     _told = lambda now: _apply(_changed(before, now), say)  # noqa: E731

@@ -75,7 +75,7 @@ class _Pipe:
         self.rest = text[begin:]
 
     def wait_for(self, now: float) -> float:
-        """Returns the seconds until an unfinished line is shown as it is."""
+        """Return the seconds until an unfinished line is shown as it is."""
         return self.heard + SHOWN_AFTER - now if len(self.rest) > self.told else math.inf
 
     def show_rest(self) -> None:
@@ -112,7 +112,7 @@ class _Pipe:
             self.matches = self._write(self.matches, f"[{self.rank}] {text}\n".encode())
 
     def _show(self, sink: LineSink, text: str) -> None:
-        """Passes a line on. Reading goes on whatever the sink does, because the worker would
+        """Pass a line on. Reading goes on whatever the sink does, because the worker would
         block otherwise.
         """
         try:
@@ -124,7 +124,7 @@ class _Pipe:
             )
 
     def _write(self, file: BinaryIO | None, data: bytes) -> BinaryIO | None:
-        """Writes to the file. Returns None once the file takes no more: reading goes on, because
+        """Write to the file. Returns None once the file takes no more: reading goes on, because
         the worker would block otherwise.
         """
         if file is None:
@@ -141,7 +141,7 @@ class _Pipe:
 
 
 def _boundary(text: bytes, at: int) -> int:
-    """Returns the last beginning of a UTF-8 character at or shortly before `at`."""
+    """Return the last beginning of a UTF-8 character at or shortly before `at`."""
     for cut in range(at, at - 4, -1):
         if text[cut] & 0xC0 != 0x80:
             return cut
@@ -149,7 +149,7 @@ def _boundary(text: bytes, at: int) -> int:
 
 
 def _whole(text: bytes) -> int:
-    """Returns the length without a UTF-8 character at the end of which bytes are still to come."""
+    """Return the length without a UTF-8 character at the end of which bytes are still to come."""
     for back in range(1, min(4, len(text) + 1)):
         byte = text[-back]
         if byte & 0xC0 != 0x80:
@@ -197,7 +197,7 @@ class Logs:
         self._thread.start()
 
     def open(self, folder: Path, rank: int, local_rank: int) -> tuple[int, ...]:
-        """Returns descriptors to pass to the worker: one for both streams, or stdout's and
+        """Return descriptors to pass to the worker: one for both streams, or stdout's and
         stderr's.
 
         The caller closes its own copies after the fork.
@@ -212,11 +212,11 @@ class Logs:
         )
 
     def path(self, folder: Path, rank: int, local_rank: int) -> Path:
-        """Returns the file with what the worker wrote to stderr."""
+        """Return the file with what the worker wrote to stderr."""
         return folder / self._output.route(rank, local_rank, "stderr").file
 
     def has_become(self, local_rank: int, rank: int) -> None:
-        """A worker goes on under another rank. Its files keep their names."""
+        """Note that a worker goes on under another rank. Its files keep their names."""
         for pipe in self._pipes.get(local_rank, ()):
             pipe.rank = rank
 
@@ -226,14 +226,14 @@ class Logs:
             self.catch_up()
 
     def catch_up(self, within: float = 1.0) -> None:
-        """Returns once all that workers had written before is in their files."""
+        """Return once all that workers had written before is in their files."""
         self._caught_up.clear()
         self._asked = True
         os.write(self._wake_write, b".")
         self._caught_up.wait(within)
 
     def close(self) -> None:
-        """Reads what is left and stops. Logs a warning if not all of it could be shown."""
+        """Read what is left and stop. Logs a warning if not all of it could be shown."""
         self._closing = True
         os.write(self._wake_write, b".")
         taken = -1
@@ -283,7 +283,7 @@ class Logs:
                 return
 
     def _show_rests(self) -> float | None:
-        """Shows lines without an end. Returns the seconds until the next may be due."""
+        """Show lines without an end. Returns the seconds until the next may be due."""
         now, soonest = steady(), math.inf
         for key in self._selector.get_map().values():
             if isinstance(key.data, _Pipe):
@@ -315,7 +315,7 @@ class Logs:
         pipe.end()
 
     def _drain(self) -> None:
-        """Takes what is left in the pipes. A process that still writes is being killed."""
+        """Take what is left in the pipes. A process that still writes is being killed."""
         self._adopt()
         for key in list(self._selector.get_map().values()):
             if key.fd != self._wake_read and isinstance(key.fd, int):
@@ -328,7 +328,7 @@ class Logs:
 
 
 def last_lines(path: Path, most: int = 8192) -> str:
-    """Returns what is at the end of a worker's log; empty if there is none."""
+    """Return what is at the end of a worker's log; empty if there is none."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - most))
@@ -338,7 +338,7 @@ def last_lines(path: Path, most: int = 8192) -> str:
 
 
 def stacks(folder: Path, rank: int | str) -> Path:
-    """Returns the file to which the worker of that rank writes the stacks of its threads on
+    """Return the file to which the worker of that rank writes the stacks of its threads on
     request.
     """
     return folder / f"rank-{rank}.stack"

@@ -104,7 +104,7 @@ class Zygote:
         return self._process.pid
 
     def start(self, order: StartOrder, *output: int) -> None:
-        """Requests a child that writes to `output`: one descriptor, or stdout's and stderr's.
+        """Request a child that writes to `output`: one descriptor, or stdout's and stderr's.
 
         The descriptors stay the caller's. Raises OSError if the zygote is gone.
         """
@@ -114,7 +114,7 @@ class Zygote:
         socket.send_fds(self._channel, [json.dumps({"start": message}).encode()], list(output))
 
     def end(self, ids: Sequence[str], sig: int = signal.SIGKILL) -> None:
-        """Ends children. SIGTERM goes to each child, then to what it leaves behind; SIGKILL to all.
+        """End children. SIGTERM goes to each child, then to what it leaves behind; SIGKILL to all.
 
         SIGKILL ends the children even if the zygote does not answer. It does not go to their
         process groups, to which their cleaners belong.
@@ -126,13 +126,13 @@ class Zygote:
             self.send_signal(ids, sig)
 
     def send_signal(self, ids: Sequence[str], sig: int) -> None:
-        """Sends a signal to the children alone."""
+        """Send a signal to the children alone."""
         with self._lock:
             for pid in self._living(ids):
                 send(pid, sig)
 
     def close(self) -> None:
-        """Ends the zygote and everything below it."""
+        """End the zygote and everything below it."""
         if self.warm:
             with contextlib.suppress(OSError):
                 self._channel.shutdown(socket.SHUT_WR)
@@ -190,7 +190,7 @@ def _has_input() -> bool:
 
 
 def read_error_file(path: Path) -> tuple[str, str]:
-    """Returns message and traceback that a worker left in torch's error file format; empty if
+    """Return message and traceback that a worker left in torch's error file format; empty if
     none.
     """
     try:
@@ -204,7 +204,7 @@ def read_error_file(path: Path) -> tuple[str, str]:
 
 
 def read_trouble(code: int, folder: Path, rank: int, log: Path, script: Path) -> tuple[str, str]:
-    """Returns message and traceback of a worker that ended so, from its files in a `folder`, and
+    """Return message and traceback of a worker that ended so, from its files in a `folder`, and
     its log. `script` is the script's folder.
     """
     message, trace = read_error_file(folder / f"error-{rank}.json")
@@ -214,7 +214,7 @@ def read_trouble(code: int, folder: Path, rank: int, log: Path, script: Path) ->
 
 
 def _whole(path: Path) -> str:
-    """Returns all stacks in a worker's dump; empty if none."""
+    """Return all stacks in a worker's dump; empty if none."""
     try:
         return path.read_text(errors="replace")
     except OSError:
@@ -222,7 +222,7 @@ def _whole(path: Path) -> str:
 
 
 def read_stack(path: Path) -> str:
-    """Returns the last stack of a worker's main thread in its dump, innermost call first; empty if
+    """Return the last stack of a worker's main thread in its dump, innermost call first; empty if
     none.
 
     The kernel delivers a process's signal to its main thread if possible, even while that blocks.

@@ -11,7 +11,7 @@ from importlib.machinery import PathFinder
 
 
 def before_the_library(folder: str, search_path: Iterable[str]) -> list[str]:
-    """Returns where a script in `folder` finds modules ahead of Python's own."""
+    """Return where a script in `folder` finds modules ahead of Python's own."""
     found = [] if sys.flags.safe_path else [folder]
     library = os.path.dirname(os.__file__)  # noqa: PTH120
     for path in search_path:
@@ -22,14 +22,14 @@ def before_the_library(folder: str, search_path: Iterable[str]) -> list[str]:
 
 
 def loaded_at_the_start() -> frozenset[str]:
-    """Returns the modules that the interpreter had imported before any of ours, as it does for a
+    """Return the modules that the interpreter had imported before any of ours, as it does for a
     script.
     """
     return frozenset(getattr(sys.modules["__main__"], "loaded", ()))
 
 
 def shadowed(folders: Iterable[str], but: Collection[str]) -> dict[str, str]:
-    """Returns the imported modules, except `but`, that files in `folders` come before, with
+    """Return the imported modules, except `but`, that files in `folders` come before, with
     those files.
     """
     found = {}
@@ -49,7 +49,7 @@ def shadowed(folders: Iterable[str], but: Collection[str]) -> dict[str, str]:
 
 
 def _names_in(folders: Iterable[str]) -> set[str] | None:
-    """Returns the module names that the folders may hold, so that only these are looked for:
+    """Return the module names that the folders may hold, so that only these are looked for:
     each worker does that at its start. None if one of them is an archive.
     """
     names = set()
@@ -64,7 +64,7 @@ def _names_in(folders: Iterable[str]) -> set[str] | None:
 
 
 def forget(names: Collection[str]) -> None:
-    """Removes modules, so that the next import loads them anew."""
+    """Remove modules, so that the next import loads them anew."""
     for loaded in list(sys.modules):
         if loaded.partition(".")[0] in names:
             del sys.modules[loaded]

@@ -10,7 +10,7 @@ RANKS_NAMED = 8
 
 
 def place(stack: str, folder: Path) -> str:
-    """Returns the user's innermost frame, and what it has called; empty without a stack.
+    """Return the user's innermost frame, and what it has called; empty without a stack.
 
     A frame is the user's if its file is in `folder` and no installed package.
     """
@@ -31,7 +31,7 @@ def _is_users(file: str, folder: Path) -> bool:
 
 
 def places(found: Mapping[int, str]) -> str:
-    """Returns where each rank stands: `rank 0, 1 at train.py:12 in load; rank 2 does not
+    """Return where each rank stands: `rank 0, 1 at train.py:12 in load; rank 2 does not
     answer`.
     """
     ranks: dict[str, list[int]] = {}

@@ -43,7 +43,7 @@ def describe_exit(code: int) -> str:
 
 
 def without_advice(message: str) -> str:
-    """What failed in a collective, without gloo's place in its source and its advice.
+    """Return what failed in a collective, without gloo's place in its source and its advice.
 
     The advice is to look at the worker that failed first, which is reported anyway.
     """
@@ -56,7 +56,7 @@ def has_last_words(code: int) -> bool:
 
 
 def by_signal(code: int, written: str, dump: str, folder: Path) -> tuple[str, str]:
-    """Returns a message, and where the worker was, of one that a signal has ended: from what it
+    """Return a message, and where the worker was, of one that a signal has ended: from what it
     wrote last, the dump of its stacks, and the script's folder.
     """
     stack = main_thread(dump)
@@ -65,7 +65,7 @@ def by_signal(code: int, written: str, dump: str, folder: Path) -> tuple[str, st
 
 
 def _why(code: int, written: str, where: str) -> str:
-    """Returns in a line what ended the worker, and where it was. gloo ends a process in which a
+    """Return in a line what ended the worker, and where it was. gloo ends a process in which a
     collective receives more than fits, because another rank has passed another shape.
     """
     told = f"{describe_exit(code)} at {where}" if where else describe_exit(code)
@@ -84,14 +84,14 @@ def _why(code: int, written: str, where: str) -> str:
 
 
 def _trace(told: str, written: str, stack: str) -> str:
-    """Returns where the main thread was, what was written last, and why it ended."""
+    """Return where the main thread was, what was written last, and why it ended."""
     last = written.splitlines()[-LINES:]
     output = ["It wrote last:", *(f"  {line}" for line in last)] if last else []
     return "\n".join([*([stack] if stack else []), *output, told])
 
 
 def main_thread(dump: str) -> str:
-    """Returns the frames of the main thread in a dump, innermost call first, without those that
+    """Return the frames of the main thread in a dump, innermost call first, without those that
     started the script; empty if there is none.
     """
     threads = _THREAD.findall(dump)

@@ -77,7 +77,7 @@ class ZygotePlan:
 
 
 def main() -> None:
-    """Serves until the agent is gone. In a forked child: runs what it was forked for."""
+    """Serve until the agent is gone. In a forked child: runs what it was forked for."""
     fd, plan = int(sys.argv[1]), ZygotePlan(**json.loads(sys.argv[2]))
     die_with_parent(plan.agent)
     protection.give_up()
@@ -107,7 +107,7 @@ def main() -> None:
 
 
 def _import_base(plan: ZygotePlan, failed: dict[str, str]) -> None:
-    """Imports our own choice of modules. What fails is left to the workers."""
+    """Import our own choice of modules. What fails is left to the workers."""
     # Modules that only ask whether there is a GPU leave the driver alone then.
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     # A fifth of the time would go into looking for garbage among what stays.
@@ -118,7 +118,7 @@ def _import_base(plan: ZygotePlan, failed: dict[str, str]) -> None:
 
 
 def _shadowed(plan: ZygotePlan) -> dict[str, str]:
-    """Returns the modules imported so far that the script would find elsewhere in a fresh
+    """Return the modules imported so far that the script would find elsewhere in a fresh
     interpreter.
     """
     if not (plan.warm and plan.script):
@@ -128,7 +128,7 @@ def _shadowed(plan: ZygotePlan) -> dict[str, str]:
 
 
 def _preload(plan: ZygotePlan, failed: dict[str, str]) -> str:
-    """Imports what the user names. Returns which of these keeps this process from being forked,
+    """Import what the user names. Returns which of these keeps this process from being forked,
     and why.
     """
     sys.path[:] = [plan.path, *search_path()]
@@ -168,7 +168,7 @@ def _import(module: str, failed: dict[str, str]) -> None:
 
 
 def _threads() -> int:
-    """Returns the number of threads, in any language."""
+    """Return the number of threads, in any language."""
     return len(os.listdir("/proc/self/task"))  # noqa: PTH208
 
 
@@ -182,7 +182,7 @@ def _more_threads_than(count: int) -> bool:
 
 
 def _start_over(fd: int, plan: ZygotePlan) -> None:
-    """Replaces this process by a new zygote without what was imported."""
+    """Replace this process by a new zygote without what was imported."""
     os.set_inheritable(fd, True)
     os.execv(sys.executable, command(MODULE, str(fd), json.dumps(asdict(plan))))
 
@@ -212,7 +212,7 @@ class _Server:
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
 
     def serve(self) -> dict[str, Any] | None:
-        """Returns an order in a forked child, and None when the agent is gone."""
+        """Return an order in a forked child, and None when the agent is gone."""
         while True:
             awaited = [self._channel.fileno(), self._wake]
             readable, _, _ = select.select(awaited, [], [], self._children.looks_again)
@@ -235,7 +235,7 @@ class _Server:
                 _send(self._channel, {"failing": asdict(failing)})
 
     def _start(self, order: dict[str, Any], descriptors: list[int]) -> bool:
-        """Starts a child. Returns True in the child that was forked."""
+        """Start a child. Returns True in the child that was forked."""
         order["log"], order["errors"] = descriptors[0], descriptors[-1]
         worker = order["kind"] == "worker"
         order["zygote"] = zygote = os.getpid()
@@ -255,7 +255,7 @@ class _Server:
 
 
 def _spawn(order: dict[str, Any]) -> int:
-    """Starts a fresh interpreter, which reads its order from a descriptor."""
+    """Start a fresh interpreter, which reads its order from a descriptor."""
     memory = os.memfd_create("order")
     os.write(memory, json.dumps(order).encode())
     os.lseek(memory, 0, os.SEEK_SET)

@@ -94,7 +94,8 @@ def _included(text: str) -> list[str]:
 
 def _local_parts(path: Path, code: str) -> list[str]:
     """Return hashes of what is installed from the working folder: of a file, or for a folder of all
-    the code."""
+    the code.
+    """
     parts = []
     for file in _files(path, "pip"):
         for line in filter(_LOCAL.search, _read(file).splitlines()):

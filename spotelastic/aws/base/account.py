@@ -81,7 +81,8 @@ def check_bucket(aws: Aws, bucket: str) -> None:
 
 def _taken(bucket: str) -> str:
     """Return the message for the shared bucket, whose name is easy to guess, if another account has
-    it."""
+    it.
+    """
     return (
         f"the bucket {bucket}, which clusters share by default, belongs to another account, or "
         "these credentials may not use it: name your own with --bucket"

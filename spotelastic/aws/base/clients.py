@@ -63,7 +63,7 @@ class AwsSession(Protocol):
 
     @property
     def events(self) -> Any:
-        """botocore's hooks, which see every call of every client."""
+        """Botocore's hooks, which see every call of every client."""
 
     def client(self, service_name: str, *, region_name: str, config: Any) -> Any: ...
 
@@ -119,7 +119,8 @@ class Aws:
 
     def _is_known(self, region: str) -> bool:
         """Whether the name looks like a region. boto3 may not list new regions, so its pattern is
-        tested."""
+        tested.
+        """
         from botocore.exceptions import UnknownRegionError
 
         try:

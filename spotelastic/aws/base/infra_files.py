@@ -1,5 +1,6 @@
 """Locates the files of `infra/` (templates, boot script): beside the package, or inside an
-installed wheel."""
+installed wheel.
+"""
 
 import base64
 from pathlib import Path

@@ -1,5 +1,6 @@
 """Names a cluster's AWS resources, and divides its network: everything follows from the cluster's
-name."""
+name.
+"""
 
 import ipaddress
 import re

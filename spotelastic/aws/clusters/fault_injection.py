@@ -110,7 +110,8 @@ def _begin(
     sleep: Sleep,
 ) -> None:
     """Start the experiment and wait until it runs: only then is it sure that the instance was
-    found."""
+    found.
+    """
     with calling(f"interrupt {instance}"):
         experiment = aws.fis.start_experiment(
             clientToken=uuid.uuid4().hex,

@@ -332,7 +332,8 @@ def _subnets(plan: LaunchPlan, parts: StackParts, its_zones: Sequence[str]) -> t
 
 def _undo(name: str, bucket: str, say: Say, aws: Aws, maker: str) -> None:
     """Delete what a failed `create` made, unless another `up` has made a cluster of this name
-    since."""
+    since.
+    """
     try:
         found = cloudformation.describe(aws, Names(name).stack)
         if found is not None and cloudformation.tags(found).get(cloudformation.MAKER) != maker:

@@ -144,7 +144,8 @@ def check_fit(types: Sequence[InstanceType]) -> None:
 
 def check_spot(types: Sequence[InstanceType], bought: Capacity, most: int) -> None:
     """Raise `UsageError` for types that AWS never sells as spot, if all of `most` nodes are to be
-    spot or wait for spot."""
+    spot or wait for spot.
+    """
     if bought.on_demand == "fallback" or bought.base >= most or any(kind.spot for kind in types):
         return
     raise UsageError(

@@ -58,12 +58,12 @@ class Allowance:
 
     @property
     def free(self) -> int:
-        """vCPUs that are left."""
+        """VCPUs that are left."""
         return max(0, self.vcpus - self.used)
 
     @property
     def purchase(self) -> str:
-        """ "spot" or "on-demand"."""
+        """Return "spot" or "on-demand"."""
         return "spot" if self.spot else "on-demand"
 
     @property

@@ -308,7 +308,7 @@ def _way_out(table: dict[str, Any]) -> str:
 
 
 def _service(endpoint: dict[str, Any]) -> str:
-    """com.amazonaws.us-east-1.s3 -> s3"""
+    """Return the short name of an endpoint's service: s3 of com.amazonaws.us-east-1.s3."""
     return str(endpoint["ServiceName"].rpartition(".")[2])
 
 

@@ -100,7 +100,8 @@ class Ec2Hardware:
 
     def scratch(self, home: Path) -> Path:
         """Return a folder for data that may be lost with the node: on NVMe disks if any, else
-        below `home`."""
+        below `home`.
+        """
         disks = instance_store(BY_ID)
         if os.path.ismount(IMAGE_SCRATCH):
             folder = IMAGE_SCRATCH / "spotelastic"

@@ -365,7 +365,7 @@ def _data(aws: Aws, bucket: str, request: ClusterSpec) -> dict[str, str]:
         return ",".join(sorted({f"arn:{aws.partition}:s3:::{place}" for place in places}))
 
     def objects(folders: Sequence[str]) -> str:
-        """A folder's own name may be an object as well."""
+        """Add a folder's own name, which may be an object as well."""
         whole = (f"{folder.rstrip('/')}/*" for folder in (own, *folders))
         return arns((*whole, *(folder for folder in folders if not folder.endswith("/"))))
 

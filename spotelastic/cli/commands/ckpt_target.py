@@ -1,5 +1,6 @@
 """Finds the storage and checkpoint that an argument of `ckpt` names, by folder, URL or cluster
-name."""
+name.
+"""
 
 import re
 from collections.abc import Iterator

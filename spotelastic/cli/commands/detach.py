@@ -1,5 +1,6 @@
 """Keeps a cluster running when the command that shows or changes it ends, and tells the user how to
-return."""
+return.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager

@@ -178,7 +178,8 @@ def down(
 
 def _delete_here(name: str, where: bool | None) -> bool:
     """Delete the data of a local cluster while no local cloud runs; return False if that is not
-    meant."""
+    meant.
+    """
     from spotelastic.client.targets import local_data
     from spotelastic.client.targets.find import left_here
 
@@ -192,7 +193,8 @@ def _delete_here(name: str, where: bool | None) -> bool:
 
 def _is_gone(target: "ClusterTarget", name: str) -> bool:
     """Tell what deletes the data of a cluster that was taken down before; return False if there is
-    no such cluster."""
+    no such cluster.
+    """
     if name in target.names():
         return False
     try:
@@ -206,7 +208,8 @@ def _is_gone(target: "ClusterTarget", name: str) -> bool:
 
 def _is_gone_here(name: str, where: bool | None) -> bool:
     """Tell what a local cluster has left that ended with the local cloud; return False if that is
-    not meant."""
+    not meant.
+    """
     from spotelastic.client.targets import local_data
     from spotelastic.client.targets.find import left_here
 
@@ -218,7 +221,7 @@ def _is_gone_here(name: str, where: bool | None) -> bool:
 
 
 def _confirm(run: str, url: str) -> None:
-    """Raises `UsageError` unless the run's name is typed."""
+    """Raise `UsageError` unless the run's name is typed."""
     try:
         typed = typer.prompt(
             f"This deletes all checkpoints of the run {run}, {url}. Type the run's name to go on"

@@ -1,5 +1,6 @@
 """Defines the commands that change a running job: `stop`, `restart`, `scale` and
-`move`."""
+`move`.
+"""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated

@@ -1,5 +1,6 @@
 """Defines the command `replay`, which simulates a job on a recorded spot trace before money is
-spent."""
+spent.
+"""
 
 import math
 import sys

@@ -1,5 +1,6 @@
 """Finds the cluster or earlier run that `up` would continue, and refuses conflicts, before anything
-is made."""
+is made.
+"""
 
 from collections.abc import Iterator
 

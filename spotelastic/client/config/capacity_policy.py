@@ -1,5 +1,6 @@
 """Parses the flags that limit what may be bought for a job: on-demand nodes, prices, cost,
-deadline."""
+deadline.
+"""
 
 import math
 import re

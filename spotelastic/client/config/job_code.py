@@ -1,5 +1,6 @@
 """Where a job's code comes from: a folder that is shipped to the nodes, or a place that they reach
-by themselves."""
+by themselves.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path

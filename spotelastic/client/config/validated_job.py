@@ -1,5 +1,6 @@
 """Checks a `JobConfig` for everything that can be known to be wrong before anything starts, and
-turns it into the job that the cluster is to have."""
+turns it into the job that the cluster is to have.
+"""
 
 import os
 from collections.abc import Mapping
@@ -85,7 +86,8 @@ class ValidatedJob:
 
     def cluster(self, found: Survey) -> ClusterSpec:
         """Return the cluster that has the job on the nodes that the survey has chosen, with etcd as
-        part of its machine images and the default network."""
+        part of its machine images and the default network.
+        """
         settings = self.spec.settings
         workers = settings.workers or found.types[0].workers
         return ClusterSpec(

@@ -85,7 +85,7 @@ def wait(cluster: ShownCluster, caused: Sequence[Caused], say: Say) -> None:
 
 
 def _has_ended(status: Status, say: Say) -> bool:
-    """Raises `JobFailed` for an end that is no success."""
+    """Raise `JobFailed` for an end that is no success."""
     if status.state not in ENDED:
         return False
     if status.state != "succeeded":

@@ -286,7 +286,8 @@ def configured(key: str) -> str | None:
 
 def _check_quota(aws: Aws, spec: JobSpec, high: int, say: Callable[[str], None]) -> None:
     """Raise `UsageError` if no instance type of the cluster fits the account's quota that many
-    times."""
+    times.
+    """
     spot = spec.worker_group != Names(spec.cluster).on_demand
     wanted = high - spec.capacity.base if spot else high
     quotas = Quotas(aws, spec.cluster)

@@ -162,7 +162,8 @@ def found(
 
 def left_target(name: str, where: Place) -> LeftTarget | None:
     """Return what the local cluster of that name has left on this machine; None if a local cloud
-    runs, if `where` means another place, or if there is nothing."""
+    runs, if `where` means another place, or if there is nothing.
+    """
     if where is False or isinstance(where, KubePlace) or cloud.find() is not None:
         return None
     return LeftTarget.of(name)

@@ -44,7 +44,7 @@ class Trouble:
 def troubles(
     transition: Transition, rounds: Sequence[Round], events: Sequence[Event]
 ) -> list[Trouble]:
-    """Returns what happened in one transition, at most once for each node: those that went for a
+    """Return what happened in one transition, at most once for each node: those that went for a
     reason of their own, those whose worker was killed, else what failed first.
     """
     causes = {round.cause for round in transition.rounds}
@@ -96,7 +96,7 @@ class _Failures:
         self._named = named
 
     def unexplained(self) -> list[Trouble]:
-        """Returns what is known where only peers have told of a failure, and all are still there:
+        """Return what is known where only peers have told of a failure, and all are still there:
         the node that a round names and that told of no peer, or the only one that told nothing.
         """
         if not self._told and not self._named:
@@ -114,7 +114,7 @@ class _Failures:
 def _members(
     transition: Transition, rounds: Sequence[Round], events: Sequence[Event]
 ) -> Iterator[tuple[Member, list[Event]]]:
-    """Yields each member of an ended round, with what was told of it while it was there, or of its
+    """Yield each member of an ended round, with what was told of it while it was there, or of its
     end.
     """
     final_at = _final_at(transition)
@@ -149,7 +149,7 @@ def _concerns(event: Event, member: Member, round: Round, transition: Transition
 def _why_gone(
     member: Member, transition: Transition, told: Sequence[Event], *, is_fallen: bool
 ) -> InterruptionKind | None:
-    """Returns why a member is not in the round after, or was not for a while; None: nothing is
+    """Return why a member is not in the round after, or was not for a while; None: nothing is
     known.
 
     A node that had a notice counts as noticed even if it was killed while still needed. AWS reports
@@ -177,7 +177,7 @@ def _why_gone(
 
 
 def kind_told(told: Sequence[Event]) -> InterruptionKind | None:
-    """Returns the kind of interruption that the observers of a node report; None: they report
+    """Return the kind of interruption that the observers of a node report; None: they report
     none.
     """
     notices = [*accounts_of(told, "notice"), *accounts_of(told, UNHEALTHY)]
@@ -199,7 +199,7 @@ def kind_told(told: Sequence[Event]) -> InterruptionKind | None:
 def _trouble(
     kind: InterruptionKind, node: str, accounts: Sequence[Event], left_at: float
 ) -> Trouble:
-    """Returns why a node went. A lease tells of a loss late: it had happened when the others went
+    """Return why a node went. A lease tells of a loss late: it had happened when the others went
     on without the node.
     """
     if not accounts:
@@ -211,7 +211,7 @@ def _trouble(
 def observed(
     kind: InterruptionKind, node: str, accounts: Sequence[Event], latest: float = float("inf")
 ) -> Trouble:
-    """Returns an interruption with its times.
+    """Return an interruption with its times.
 
     It was seen when the first observer saw it. It happened at the latest time that fits, and by
     `latest`: AWS's events name whole seconds, and a notice's document tells only when its two
@@ -229,7 +229,7 @@ def observed(
 
 
 def accounts_of(events: Iterable[Event], kind: str) -> list[Event]:
-    """Returns the events of one kind that report something that befell a node.
+    """Return the events of one kind that report something that befell a node.
 
     A rebalance recommendation is reported as a notice too, but moves no node.
     """
@@ -244,19 +244,19 @@ def _has(round: Round, member: Member) -> bool:
 
 
 def _left_at(member: Member, transition: Transition) -> float:
-    """Returns when the others were about to go on without the member."""
+    """Return when the others were about to go on without the member."""
     without = (round for round in transition.rounds if not _has(round, member))
     return next(without, transition.rounds[-1]).proposed_at
 
 
 def _went_on_at(transition: Transition) -> float:
-    """Returns when training had gone on; infinite: it has not."""
+    """Return when training had gone on; infinite: it has not."""
     after = transition.after
     return after.first_at if after is not None and after.first_at else float("inf")
 
 
 def _final_at(transition: Transition) -> float:
-    """Returns from when on nothing that is told changes what happened."""
+    """Return from when on nothing that is told changes what happened."""
     return min(_went_on_at(transition) + SETTLED_AFTER, transition.until)
 
 

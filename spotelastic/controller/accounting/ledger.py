@@ -66,7 +66,7 @@ def report(
     now: float,
     prices_of: str = "",
 ) -> Report:
-    """Returns the report of a job up to `now`, finished or not. `prices_of` is the date of its
+    """Return the report of a job up to `now`, finished or not. `prices_of` is the date of its
     on-demand prices.
     """
     points = sorted(points, key=moment)
@@ -122,7 +122,7 @@ def _priced(
     ordinary: float,
     usage: Sequence[Usage],
 ) -> list[Interruption]:
-    """Returns the rows with their price: all workers billed during the pause, and the nodes that
+    """Return the rows with their price: all workers billed during the pause, and the nodes that
     repeat the lost steps. Steps are lost once: the most severe interruption accounts for them.
     """
     saved = transition.saved_step
@@ -165,7 +165,7 @@ def _priced(
 
 
 def _with_restores(rows: Iterable[Interruption], events: Iterable[Event]) -> list[Interruption]:
-    """Returns the rows with what the nodes have measured of their restores."""
+    """Return the rows with what the nodes have measured of their restores."""
     measured = restores.by_round(events)
     return [
         replace(row, restore_s=max(found.values()), restores=found)
@@ -176,7 +176,7 @@ def _with_restores(rows: Iterable[Interruption], events: Iterable[Event]) -> lis
 
 
 def _source(transition: Transition) -> str:
-    """Returns where the state came from that training resumed from."""
+    """Return where the state came from that training resumed from."""
     resume = transition.resume
     if resume is None or resume.kind == "fresh":
         return ""
@@ -196,7 +196,7 @@ def _is_committed(transition: Transition, events: Sequence[Event]) -> bool | Non
 
 
 def _reached(runs: Sequence[Run]) -> int:
-    """Returns the step that training is at. The last run may not have come as far as those before
+    """Return the step that training is at. The last run may not have come as far as those before
     it.
     """
     furthest = max((run.last for run in runs), default=0)
@@ -208,7 +208,7 @@ def _trained(runs: Sequence[Run]) -> set[str]:
 
 
 def _about_to_train(current: Round | None, job: Job) -> set[str]:
-    """Returns the members of a round that still restores. What befalls them is a row once it has
+    """Return the members of a round that still restores. What befalls them is a row once it has
     executed a step.
     """
     if current is None or job.state in ENDED:
@@ -217,7 +217,7 @@ def _about_to_train(current: Round | None, job: Job) -> set[str]:
 
 
 def _idle(events: Sequence[Event], known: Set[str], until: float) -> list[Interruption]:
-    """Returns one row for each node that was taken while it booted or waited, without a pause.
+    """Return one row for each node that was taken while it booted or waited, without a pause.
 
     A node that was given up then was not interrupted.
     """
@@ -252,7 +252,7 @@ def _idle(events: Sequence[Event], known: Set[str], until: float) -> list[Interr
 def _outages(
     events: Sequence[Event], points: Sequence[Point], ordinary: float
 ) -> list[Interruption]:
-    """Returns one row for each time that an etcd member was away. It moves no round and loses no
+    """Return one row for each time that an etcd member was away. It moves no round and loses no
     step.
     """
     rows = []
@@ -279,7 +279,7 @@ def _outages(
 
 
 def _distinct_outages(events: Sequence[Event]) -> list[tuple[dict[str, Any], float, str]]:
-    """Merges reports of one outage: two controllers', or its start and its end."""
+    """Merge reports of one outage: two controllers', or its start and its end."""
     outages: list[tuple[dict[str, Any], float, str]] = []
     for event in sorted((e for e in events if e.kind == "etcd"), key=happened):
         at = happened(event)
@@ -300,7 +300,7 @@ def _later(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
 
 
 def _gap_around(start: float, end: float, points: Sequence[Point], ordinary: float) -> float | None:
-    """Returns the longest gap between steps that touches [start, end], less an ordinary step."""
+    """Return the longest gap between steps that touches [start, end], less an ordinary step."""
     gaps = [
         b.at - a.at
         for a, b in pairwise(points)
@@ -317,7 +317,7 @@ def _rounded(seconds: float | None) -> float | None:
 
 
 def _goodput(runs: Sequence[Run], outages: Sequence[Interruption], ordinary: float) -> float:
-    """Returns the time in steps that count, divided by the time from the first step to the last.
+    """Return the time in steps that count, divided by the time from the first step to the last.
 
     A step counts if no later run executed it again. Each run gets one ordinary step on top of the
     time between its first and its last step, because the first one took time too.

@@ -17,7 +17,7 @@ Then its rows are final.
 
 
 def entries(report: Report, now: float) -> Iterator[Event]:
-    """Yields an event for every settled row; its `data` is the whole row, as in `report --json`.
+    """Yield an event for every settled row; its `data` is the whole row, as in `report --json`.
 
     Its `id` stays the same when it is made again from a later report, whatever has been added.
     """
@@ -31,7 +31,7 @@ def entries(report: Report, now: float) -> Iterator[Event]:
 
 
 def with_recorded(rows: Sequence[Interruption], events: Iterable[Event]) -> list[Interruption]:
-    """Returns the rows, where those on record are as they were recorded.
+    """Return the rows, where those on record are as they were recorded.
 
     All rows of a pause are recorded together, so that there is no other one of that pause. A leader
     may have ended in between: the events name the nodes whose rows belong to it.
@@ -54,12 +54,12 @@ def with_recorded(rows: Sequence[Interruption], events: Iterable[Event]) -> list
 
 
 def _pause(row: Interruption) -> tuple[str, str]:
-    """Returns what rows have in common that explain one pause."""
+    """Return what rows have in common that explain one pause."""
     return _id(row), "" if row.round is not None else row.node
 
 
 def _known_at(row: Interruption) -> float:
-    """Returns from when on nothing of the row changes, except which further observers saw it.
+    """Return from when on nothing of the row changes, except which further observers saw it.
 
     A notice may be withdrawn, and a silent node may come back. That a node never trained is certain
     once it must be gone.
@@ -73,7 +73,7 @@ def _is_idle(row: Interruption) -> bool:
 
 
 def _id(row: Interruption) -> str:
-    """Returns the row's id. It holds the node's name: a node is taken once, while workers die and
+    """Return the row's id. It holds the node's name: a node is taken once, while workers die and
     etcd is away repeatedly.
     """
     if row.kind is InterruptionKind.ETCD:

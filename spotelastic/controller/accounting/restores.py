@@ -15,7 +15,7 @@ RESTORED = "restored"
 
 
 def entry(records: Records, now: float) -> Iterator[Event]:
-    """Yields the event of the current round, once its nodes have made a step."""
+    """Yield the event of the current round, once its nodes have made a step."""
     round_ = records.round
     if round_ is None or round_.phase != "started" or round_.resume.kind == "fresh":
         return
@@ -48,7 +48,7 @@ def entry(records: Records, now: float) -> Iterator[Event]:
 
 
 def by_round(events: Iterable[Event]) -> Mapping[int, dict[str, float]]:
-    """Returns the seconds of the slowest node by source, for each round that is on record."""
+    """Return the seconds of the slowest node by source, for each round that is on record."""
     return {
         int(event.data["number"]): dict(event.data["seconds"])
         for event in events

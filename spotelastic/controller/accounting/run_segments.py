@@ -89,7 +89,7 @@ class Transition:
 def runs_of(
     history: Sequence[RoundRecord], current: Round | None, job: Job, points: Sequence[Point]
 ) -> list[Run]:
-    """Returns a run for every round in order, the current one included. Gaps in the records are
+    """Return a run for every round in order, the current one included. Gaps in the records are
     filled from the steps.
     """
     records = sorted(history, key=lambda record: record.round.number)
@@ -116,7 +116,7 @@ def _run_of_record(record: RoundRecord, points: Sequence[Point]) -> Run:
 
 
 def _own_step(told: int, run: Run) -> int:
-    """Returns the last step reported of a round if it is its own.
+    """Return the last step reported of a round if it is its own.
 
     A round without steps of its own reports the step that it resumed from, though it may have been
     sent back.
@@ -125,7 +125,7 @@ def _own_step(told: int, run: Run) -> int:
 
 
 def _with_what_was_resumed(run: Run, runs: Iterable[Run]) -> Run:
-    """Extends a run to the step that a later round resumed from: that step was executed, even if
+    """Extend a run to the step that a later round resumed from: that step was executed, even if
     unreported.
     """
     later = [each.round for each in runs if _goes_on_from(each.round.resume, run)]
@@ -147,7 +147,7 @@ def _goes_on_from(resume: Resume, run: Run) -> bool:
 
 
 def _run_from_points(round: Round, points: Sequence[Point], ended_at: float | None) -> Run:
-    """Returns a round's run from its points, which are sorted by time: a long job has a million of
+    """Return a round's run from its points, which are sorted by time: a long job has a million of
     them.
     """
     first = bisect_right(points, round.started_at, key=moment)
@@ -159,7 +159,7 @@ def _run_from_points(round: Round, points: Sequence[Point], ended_at: float | No
 
 
 def _own_points(resumed: int, within: Sequence[Point]) -> tuple[int, Sequence[Point]]:
-    """Returns the step before a round's own points, and these points."""
+    """Return the step before a round's own points, and these points."""
     for index, point in enumerate(within[: STRAYS + 1]):
         if point.step < resumed - STRAYS:  # no stray: the round was sent back
             return point.step - 1, within[index:]
@@ -171,7 +171,7 @@ def moment(point: Point) -> float:
 
 
 def lives(runs: Sequence[Run]) -> list[list[Run]]:
-    """Splits runs into lives of the job: a restart begins another one."""
+    """Split runs into lives of the job: a restart begins another one."""
     lived: list[list[Run]] = []
     for run in runs:
         if run.begins or not lived:
@@ -181,7 +181,7 @@ def lives(runs: Sequence[Run]) -> list[list[Run]]:
 
 
 def transitions(runs: Sequence[Run]) -> Iterator[Transition]:
-    """Yields the transitions within each life of the job; between two lives nothing waited."""
+    """Yield the transitions within each life of the job; between two lives nothing waited."""
     lived = lives(runs)
     for life, following in zip_longest(lived, lived[1:]):
         until = following[0].round.proposed_at if following else float("inf")
@@ -203,7 +203,7 @@ def _transitions_of(life: Sequence[Run], until: float) -> Iterator[Transition]:
 
 
 def ordinary_step(points: Sequence[Point], runs: Sequence[Run]) -> float:
-    """Returns the median seconds between steps."""
+    """Return the median seconds between steps."""
     gaps = _gaps(points)
     if gaps:
         return median(gaps)
@@ -212,7 +212,7 @@ def ordinary_step(points: Sequence[Point], runs: Sequence[Run]) -> float:
 
 
 def step_before(at: float, points: Sequence[Point], otherwise: float) -> float:
-    """Returns the median seconds of the steps before a time, so that a pause is not charged for an
+    """Return the median seconds of the steps before a time, so that a pause is not charged for an
     ordinary step, and does not change as the job becomes faster or slower. `points` are sorted by
     time. `otherwise` is what is returned if there were no steps then.
     """

@@ -47,7 +47,7 @@ def status(
     short_since: float | None = None,
     held: Sequence[str] = (),
 ) -> Status:
-    """Returns the status that `spotelastic status` shows.
+    """Return the status that `spotelastic status` shows.
 
     `etcd_leader` is the name of the etcd member that leads, empty for none. `fates` counts AWS's
     messages. `held` are further warnings.
@@ -147,7 +147,7 @@ def _of_health(records: Records, now: float) -> Iterable[str]:
 
 
 def _network(records: Records) -> str:
-    """Returns what EFA the nodes have: one text if all have the same."""
+    """Return what EFA the nodes have: one text if all have the same."""
     told = {e.node: e.data for e in records.events if e.kind == EFA and e.node in records.nodes}
     kinds: dict[str, list[str]] = {}
     for node, data in sorted(told.items()):
@@ -160,7 +160,7 @@ def _network(records: Records) -> str:
 
 
 def _named(names: Sequence[str]) -> str:
-    """The first ones of many."""
+    """Return the first ones of many."""
     more = len(names) - NAMES_SHOWN
     return ", ".join(names[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
@@ -171,7 +171,7 @@ def _has_trained(round_: Round) -> bool:
 
 
 def reached(records: Records) -> int:
-    """Returns the newest step that is known. A round that has just begun has reported none yet, and
+    """Return the newest step that is known. A round that has just begun has reported none yet, and
     a job that has failed says none at its end.
     """
     job, round_ = records.job, records.round
@@ -184,7 +184,7 @@ def reached(records: Records) -> int:
 
 
 def _quiet(records: Records) -> str:
-    """Returns what the nodes of the round report of their silence: the first ones of many. A job
+    """Return what the nodes of the round report of their silence: the first ones of many. A job
     that has ended is silent.
     """
     job, round_ = records.job, records.round
@@ -196,13 +196,13 @@ def _quiet(records: Records) -> str:
 
 
 def _slow(records: Records) -> Iterable[SlowNode]:
-    """Yields the nodes that keep the others waiting, the slowest first."""
+    """Yield the nodes that keep the others waiting, the slowest first."""
     there = (slow for slow in records.slow.values() if slow.node in records.nodes)
     yield from sorted(there, key=lambda slow: -slow.factor)
 
 
 def upload(records: Records, committed: int) -> Upload | None:
-    """Returns the newest checkpoint on its way, summed over the nodes that still upload a part of
+    """Return the newest checkpoint on its way, summed over the nodes that still upload a part of
     it.
     """
     told = (p.upload for node, p in records.progress.items() if node in records.nodes)
@@ -216,7 +216,7 @@ def upload(records: Records, committed: int) -> Upload | None:
 
 
 def _replica(records: Records) -> int:
-    """Returns the newest step of which each node of the round has kept its partner's shards."""
+    """Return the newest step of which each node of the round has kept its partner's shards."""
     round_ = records.round
     if round_ is None or round_.phase != "started" or not round_.partners:
         return 0
@@ -225,7 +225,7 @@ def _replica(records: Records) -> int:
 
 
 def step_time(points: Sequence[Point]) -> float:
-    """Returns the median seconds between the last steps; 0: none were seen."""
+    """Return the median seconds between the last steps; 0: none were seen."""
     recent = points[-RECENT:]
     gaps = [b.at - a.at for a, b in pairwise(recent) if b.step == a.step + 1]
     return round(median(gaps), 4) if gaps else 0.0
@@ -247,7 +247,7 @@ def _reason(records: Records) -> str:
 
 
 def _nodes(records: Records, machines: Mapping[str, Instance]) -> Iterable[NodeStatus]:
-    """Yields one row per instance that is alive or still counts; workers first."""
+    """Yield one row per instance that is alive or still counts; workers first."""
     ordered = sorted(machines.values(), key=lambda m: (m.role == "control", m.launched_at, m.id))
     for machine in ordered:
         if machine.role == "control" and machine.state in ALIVE:
@@ -276,7 +276,7 @@ def _row(
 
 
 def _leaves_at(records: Records, node: str) -> float | None:
-    """Returns when the node may be gone, by its notice, else by what is announced for it."""
+    """Return when the node may be gone, by its notice, else by what is announced for it."""
     drain = records.drains.get(node)
     notice = drain.notice if drain is not None else records.scheduled.get(node)
     return notice.deadline if notice is not None else None
@@ -307,7 +307,7 @@ def _worker_state(records: Records, machine: Instance) -> str:
 
 
 def _away(records: Records, machine: Instance) -> str:
-    """Returns the state of an instance that is alive but has no agent just now."""
+    """Return the state of an instance that is alive but has no agent just now."""
     left = records.left.get(machine.id)
     if left is None:
         return "joining"
@@ -323,5 +323,5 @@ def _ranks(round_: Round | None, node: str) -> tuple[int, ...]:
 
 
 def _instance_of_member(machines: Iterable[Instance], member: str) -> str:
-    """Returns the running control instance of that etcd member ("a", "b", "c")."""
+    """Return the running control instance of that etcd member ("a", "b", "c")."""
     return next((m.id for m in machines if m.member == member and m.state in ALIVE), "")

@@ -59,16 +59,16 @@ class Usage:
         return self.on_demand_usd_per_hour + self.besides_usd_per_hour
 
     def hours(self, now: float) -> float:
-        """Returns its hours until it ended, or until `now`."""
+        """Return its hours until it ended, or until `now`."""
         return max(0.0, (now if self.end is None else self.end) - self.start) / HOUR
 
     def rate_at(self, at: float) -> float:
-        """Returns the US dollars an hour that held at a time, disks and address included."""
+        """Return the US dollars an hour that held at a time, disks and address included."""
         then = (before.usd_per_hour for before in self.earlier if at < before.until)
         return next(then, self.usd_per_hour) + self.besides_usd_per_hour
 
     def usd(self, start: float, end: float) -> float:
-        """Returns the US dollars for its time within [start, end], each part at its price then."""
+        """Return the US dollars for its time within [start, end], each part at its price then."""
         since, end = max(start, self.start), end if self.end is None else min(end, self.end)
         total = 0.0
         for before in self.earlier:
@@ -104,7 +104,7 @@ def account(
     last: float = 0.0,
     gateways: float = 0.0,
 ) -> dict[str, Usage]:
-    """Returns the bill after an observation.
+    """Return the bill after an observation.
 
     New instances are added, and those that are gone are closed. An instance that EC2 no longer
     knows is closed at the time of the observation before, `last`. A spot instance is charged from
@@ -122,7 +122,7 @@ def account(
 
 
 def closed(bill: Bill, at: float) -> dict[str, Usage]:
-    """Returns the bill as if everything that still runs had ended at that time."""
+    """Return the bill as if everything that still runs had ended at that time."""
     return {
         name: replace(item, end=max(item.start, at)) if item.end is None else item
         for name, item in bill.items()
@@ -130,14 +130,14 @@ def closed(bill: Bill, at: float) -> dict[str, Usage]:
 
 
 def money(items: Iterable[Usage], now: float) -> Money:
-    """Returns what these items have cost, and cost an hour now."""
+    """Return what these items have cost, and cost an hour now."""
     counted = tuple(items)
     spent = sum(item.usd(item.start, now) for item in counted)
     return Money(spent, sum(item.rate for item in counted if item.end is None))
 
 
 def split(items: Iterable[Usage], now: float) -> Split:
-    """Returns what workers and all else have cost, and cost an hour now."""
+    """Return what workers and all else have cost, and cost an hour now."""
     counted = tuple(items)
     return Split(
         money((item for item in counted if item.role == "worker"), now),
@@ -146,7 +146,7 @@ def split(items: Iterable[Usage], now: float) -> Split:
 
 
 def cost(name: str, bill: Bill, report: Report | None, now: float, limit: float | None) -> Cost:
-    """Returns the bill up to `now` for people; `limit` is --max-cost."""
+    """Return the bill up to `now` for people; `limit` is --max-cost."""
     workers = [item for item in bill.values() if item.role == "worker"]
     spent = split(bill.values(), now)
     total, left = spent.total, None
@@ -172,7 +172,7 @@ def cost(name: str, bill: Bill, report: Report | None, now: float, limit: float 
 
 
 def _charged(known: Usage | None, machine: Instance, prices: Prices, now: float) -> Usage:
-    """Returns one instance's item on the bill, as observed now."""
+    """Return one instance's item on the bill, as observed now."""
     known = _priced(known or _opened(machine, prices), machine, prices, now)
     besides = prices.besides(machine.role, public=machine.public)
     if machine.state not in GONE:  # who is gone has no address any more
@@ -200,7 +200,7 @@ def _opened(machine: Instance, prices: Prices) -> Usage:
 
 
 def _priced(item: Usage, machine: Instance, prices: Prices, now: float) -> Usage:
-    """Returns the item at its spot price, once there is one, and as that changes: AWS charges the
+    """Return the item at its spot price, once there is one, and as that changes: AWS charges the
     same way.
     """
     changes = item.provisional or (item.spot and machine.state not in GONE)
@@ -219,7 +219,7 @@ def _priced(item: Usage, machine: Instance, prices: Prices, now: float) -> Usage
 
 
 def _network(bill: Bill, usd_per_hour: float, now: float) -> Usage:
-    """Returns the NAT gateways' item. They were created before the first control node."""
+    """Return the NAT gateways' item. They were created before the first control node."""
     start = min((item.start for item in bill.values() if item.role == "control"), default=now)
     return Usage(
         NETWORK, "NAT gateway", False, start, None, usd_per_hour, usd_per_hour, role="network"

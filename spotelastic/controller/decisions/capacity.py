@@ -58,7 +58,7 @@ def held_back(settings: Settings, *, begun: bool) -> bool:
 
 
 def sizes(seen: Observation, now: float, policy: ControllerPolicy) -> tuple[Size, ...]:
-    """Returns the size that each group should have. On-demand nodes are paid for first, as the job
+    """Return the size that each group should have. On-demand nodes are paid for first, as the job
     needs them; spot is asked for what they cannot provide.
     """
     if seen.ended:
@@ -83,13 +83,13 @@ def _standing(seen: Observation) -> str:
 
 
 def wanting(seen: Observation, policy: ControllerPolicy) -> int:
-    """Returns how many nodes are missing, including the spare one."""
+    """Return how many nodes are missing, including the spare one."""
     there = sum(group.staying for group in seen.groups)
     return max(0, seen.desired + _spare(seen, policy) - there)
 
 
 def _spare(seen: Observation, policy: ControllerPolicy) -> int:
-    """Returns the number of spare nodes: a job of fixed size needs one before an on-demand node is
+    """Return the number of spare nodes: a job of fixed size needs one before an on-demand node is
     given back.
     """
     fixed = seen.desired == seen.least and not seen.hopeless
@@ -97,7 +97,7 @@ def _spare(seen: Observation, policy: ControllerPolicy) -> int:
 
 
 def kept(seen: Observation, policy: ControllerPolicy) -> frozenset[str]:
-    """Returns the instances that outlive the job, so that its failure can be examined."""
+    """Return the instances that outlive the job, so that its failure can be examined."""
     job = seen.job
     if not policy.capacity.keep_failed or job is None or job.failure is None:
         return frozenset()
@@ -105,7 +105,7 @@ def kept(seen: Observation, policy: ControllerPolicy) -> frozenset[str]:
 
 
 def _names(group: WorkerGroup) -> set[str]:
-    """Returns the names of the members that stay."""
+    """Return the names of the members that stay."""
     return {member.instance for member in group.members if not member.leaving}
 
 
@@ -156,7 +156,7 @@ def _reached(
 def _payable(
     seen: Observation, group: WorkerGroup, asked: int, promised: float, policy: ControllerPolicy
 ) -> int:
-    """Returns how many more nodes the money pays for; without a known price, as many as wanted."""
+    """Return how many more nodes the money pays for; without a known price, as many as wanted."""
     limit, usd = policy.capacity.max_cost, _an_hour(seen, group)
     if limit is None or not usd:
         return sys.maxsize
@@ -165,12 +165,12 @@ def _payable(
 
 
 def _an_hour(seen: Observation, group: WorkerGroup) -> float:
-    """Returns the US dollars an hour of one more node; 0: its price is not known."""
+    """Return the US dollars an hour of one more node; 0: its price is not known."""
     return seen.money.spot if group is seen.group else seen.money.on_demand
 
 
 def _promised(seen: Observation, found: Iterable[Size]) -> float:
-    """Returns the US dollars an hour of nodes that are asked for but not there yet."""
+    """Return the US dollars an hour of nodes that are asked for but not there yet."""
     return sum(
         max(0, size.wanted - size.group.staying) * _an_hour(seen, size.group) for size in found
     )
@@ -187,14 +187,14 @@ def held(
     policy: ControllerPolicy,
     promised: float = 0.0,
 ) -> str:
-    """Returns why the group asks for no more than it has for now; empty if it may ask."""
+    """Return why the group asks for no more than it has for now; empty if it may ask."""
     if why := _refused(seen, group, now, policy):
         return why
     return "" if _payable(seen, group, 0, promised, policy) else _too_costly(policy)
 
 
 def _refused(seen: Observation, group: WorkerGroup, now: float, policy: ControllerPolicy) -> str:
-    """Returns why the group can get no more nodes, whatever money is left; empty if it can."""
+    """Return why the group can get no more nodes, whatever money is left; empty if it can."""
     if group.launches_held:
         return "somebody has suspended its launches"
     if group is seen.group and (why := too_dear(seen, policy)):
@@ -206,7 +206,7 @@ def _refused(seen: Observation, group: WorkerGroup, now: float, policy: Controll
 
 
 def too_dear(seen: Observation, policy: ControllerPolicy) -> str:
-    """Returns why no spot node may be launched now; empty if it may."""
+    """Return why no spot node may be launched now; empty if it may."""
     limit, price = policy.capacity.max_price, seen.money.spot
     if limit is None or price <= limit:
         return ""
@@ -239,7 +239,7 @@ def within_reach(
 def _tell_of_price(
     seen: Observation, found: tuple[Size, ...], now: float, policy: ControllerPolicy
 ) -> Iterator[Tell]:
-    """Records once that the price holds spot nodes back, and once that it no longer does.
+    """Record once that the price holds spot nodes back, and once that it no longer does.
 
     Which of the two comes next, and how often each was recorded, follows from the record, not from
     the price, which changes meanwhile.
@@ -262,7 +262,7 @@ def _tell_of_price(
 def _tell_of_cost(
     seen: Observation, found: tuple[Size, ...], now: float, policy: ControllerPolicy
 ) -> Iterator[Tell]:
-    """Records that the cost holds nodes back: once in a life of the job and of its limit."""
+    """Record that the cost holds nodes back: once in a life of the job and of its limit."""
     money, limit = seen.money, policy.capacity.max_cost
     if limit is None or all(size.reason != _too_costly(policy) for size in found):
         return
@@ -277,7 +277,7 @@ def _tell_of_cost(
 
 
 def _which(seen: Observation, kind: str, times: int) -> dict[str, object]:
-    """Returns what identifies an event: it is the same while the job's life and the number of
+    """Return what identifies an event: it is the same while the job's life and the number of
     earlier events are.
     """
     life = seen.job.at if seen.job else 0.0
@@ -289,7 +289,7 @@ def _is_told(seen: Observation, data: dict[str, object]) -> bool:
 
 
 def _dear(seen: Observation, price: float, limit: float | None) -> str:
-    """Returns what a spot node costs, what it may cost, and of which price that is."""
+    """Return what a spot node costs, what it may cost, and of which price that is."""
     if limit is None:
         return "there is no --max-price any more"
     zones = {seen.home.name} if seen.home is not None else {m.zone for m in seen.machines.values()}
@@ -300,7 +300,7 @@ def _dear(seen: Observation, price: float, limit: float | None) -> str:
 
 
 def refused_until(failed: LaunchFailures, policy: ControllerPolicy) -> float:
-    """Returns until when a group does not ask that pool for more; 0: it may ask."""
+    """Return until when a group does not ask that pool for more; 0: it may ask."""
     if failed.count < policy.refused_after:
         return 0.0
     tries = 1 + max(0, failed.tries - policy.refused_after)
@@ -369,7 +369,7 @@ def _surplus(
 
 
 def _give_back(seen: Observation, now: float, policy: ControllerPolicy) -> Iterator[Action]:
-    """Gives back one on-demand node after each commit, while min nodes remain without it."""
+    """Give back one on-demand node after each commit, while min nodes remain without it."""
     group = seen.on_demand
     if group is None or not seen.newly_committed(seen.given_back_at):
         return
@@ -390,7 +390,7 @@ def _give_back(seen: Observation, now: float, policy: ControllerPolicy) -> Itera
 
 
 def wakes(seen: Observation, policy: ControllerPolicy) -> Iterator[float]:
-    """Yields the times at which sizes may change without any event."""
+    """Yield the times at which sizes may change without any event."""
     if seen.short_since is not None and policy.capacity.on_demand == "fallback":
         yield seen.short_since + policy.capacity.spot_patience
     for failed in seen.failed.values():

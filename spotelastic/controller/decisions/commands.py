@@ -64,7 +64,7 @@ def _holds(seen: Observation, command: Command) -> bool:
 
 
 def _carry_out(seen: Observation, command: Command, now: float) -> tuple[str, list[Action]]:
-    """Returns the answer to a command, and the actions that it causes."""
+    """Return the answer to a command, and the actions that it causes."""
     if refused := refusal(command.protocol, "this command", "the cluster's controller"):
         return f"is not told to {command.kind}: {refused}", []
     match command.kind:

@@ -98,7 +98,7 @@ def decide(seen: Observation, now: float, policy: ControllerPolicy) -> Controlle
 
 
 def _with_drains(seen: Observation, actions: Sequence[Action]) -> Observation:
-    """Returns the observation with the drains that the actions write."""
+    """Return the observation with the drains that the actions write."""
     new = {each.drain.node: each.drain for each in actions if isinstance(each, DrainNode)}
     return replace(seen, drains={**new, **seen.drains})
 
@@ -129,12 +129,12 @@ def urgent(
 
 
 def ends(seen: Observation, now: float, policy: ControllerPolicy) -> tuple[Action, ...]:
-    """Returns what a limit asks for. It concerns etcd alone, and needs no answer of the cloud."""
+    """Return what a limit asks for. It concerns etcd alone, and needs no answer of the cloud."""
     return tuple(_end(seen, now, policy)) if seen.groups else ()
 
 
 def _with_effects(seen: Observation, actions: Sequence[Action]) -> tuple[Observation, set[str]]:
-    """Returns the observation as it will be once these actions are done, and the instances that
+    """Return the observation as it will be once these actions are done, and the instances that
     they end.
     """
     for action in actions:
@@ -149,7 +149,7 @@ def _with_effects(seen: Observation, actions: Sequence[Action]) -> tuple[Observa
 
 
 def _end(seen: Observation, now: float, policy: ControllerPolicy) -> Iterator[Action]:
-    """Ends the job for a limit, or because its last save took too long."""
+    """End the job for a limit, or because its last save took too long."""
     end = limits.verdict(seen, now, policy)
     if end is not None:
         life = {"incarnation": str(seen.job.at if seen.job else 0.0)}
@@ -168,7 +168,7 @@ def _end(seen: Observation, now: float, policy: ControllerPolicy) -> Iterator[Ac
 
 
 def _forgotten(seen: Observation) -> Iterator[Forget]:
-    """Drops registrations of instances that EC2 calls gone. An instance that is shutting down may
+    """Drop registrations of instances that EC2 calls gone. An instance that is shutting down may
     still register again; a terminated one does nothing any more.
     """
     for name, node in seen.nodes.items():
@@ -225,7 +225,7 @@ def _drained(
 
 
 def _taken_by(seen: Observation, instance: str, policy: ControllerPolicy) -> float:
-    """Returns when an instance whose end is announced is gone; infinity for any other."""
+    """Return when an instance whose end is announced is gone; infinity for any other."""
     drain = seen.drains.get(instance)
     notice = drain.notice if drain is not None else None
     if notice is None or notice.deadline is None or notice.kind.traits.is_asked_for:
@@ -246,7 +246,7 @@ def _strangers(seen: Observation, now: float, policy: ControllerPolicy) -> Itera
 
 
 def _patience(seen: Observation, machine: Instance, policy: ControllerPolicy) -> float:
-    """Returns when a running instance without a registered node is given up; infinity for one with
+    """Return when a running instance without a registered node is given up; infinity for one with
     a node.
     """
     if machine.id in seen.nodes:

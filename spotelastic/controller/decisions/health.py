@@ -67,7 +67,7 @@ class SickNodes:
 
 
 def sick(events: Iterable[Event], desired: int, since: float, now: float) -> SickNodes:
-    """Returns the nodes that fell ill within the last hour, after `since`."""
+    """Return the nodes that fell ill within the last hour, after `since`."""
     once: dict[str, Event] = {}
     for event in sorted(events, key=lambda event: event.at):
         if event.kind == UNHEALTHY and event.at >= since and now - event.at < WITHIN:
@@ -76,12 +76,12 @@ def sick(events: Iterable[Event], desired: int, since: float, now: float) -> Sic
 
 
 def replaceable(desired: int) -> int:
-    """Returns how many nodes of a job may be replaced for their health within an hour."""
+    """Return how many nodes of a job may be replaced for their health within an hour."""
     return max(REPLACED, math.ceil(desired / SHARE))
 
 
 def healthy(nodes: Iterable[str], drains: Mapping[str, Drain]) -> tuple[str, ...]:
-    """Returns the nodes that are not leaving for their health."""
+    """Return the nodes that are not leaving for their health."""
     return tuple(
         node
         for node in nodes
@@ -110,7 +110,7 @@ def blame(seen: Observation, now: float) -> Iterator[Action]:
 
 
 def first_in_a_row(failures: Sequence[Event]) -> str:
-    """Returns the node whose worker failed first in each of the last rounds that failed; empty: it
+    """Return the node whose worker failed first in each of the last rounds that failed; empty: it
     was not always the same.
 
     Failures that only say that a peer has gone do not count, nor do rounds that have no others.

@@ -152,7 +152,7 @@ def upkeep(
 def _of_the_sick(
     seen: Observation, standing: ClusterState, now: float
 ) -> tuple[tuple[EndJobAtOnce | Tell, ...], int, float]:
-    """Returns what follows from nodes that fell ill, the number of nodes to have, and when that may
+    """Return what follows from nodes that fell ill, the number of nodes to have, and when that may
     change.
     """
     life = seen.job.at if seen.job is not None else 0.0
@@ -203,7 +203,7 @@ def _after_the_job(
 
 
 def postpone_at(standing: ClusterState, policy: HousekeepingPolicy) -> float:
-    """Returns when the dead man's switch is to be postponed next."""
+    """Return when the dead man's switch is to be postponed next."""
     return standing.switch_at - policy.unattended + policy.postpone_every
 
 
@@ -224,7 +224,7 @@ def _examinations(
 def hopeless(
     standing: ClusterState, machines: Iterable[Instance], now: float, policy: HousekeepingPolicy
 ) -> tuple[Event, ...]:
-    """Returns the last boots if enough in a row have failed for one cause, else nothing."""
+    """Return the last boots if enough in a row have failed for one cause, else nothing."""
     once = {event.node: event for event in standing.boots}
     recent = sorted(
         (
@@ -242,7 +242,7 @@ def hopeless(
 
 
 def said(console: str) -> str:
-    """Returns why an instance did not boot, from the end of its console."""
+    """Return why an instance did not boot, from the end of its console."""
     lines = [_as_text(line).strip() for line in console.splitlines()]
     lines = [line for line in lines if line and not line.endswith(_AGAIN)]
     ours = [line[match.start() :] for line in lines if (match := _SAID.search(line))]
@@ -251,13 +251,13 @@ def said(console: str) -> str:
 
 
 def _as_text(line: str) -> str:
-    """Returns a line of the console as people read it, where it is a JSON record."""
+    """Return a line of the console as people read it, where it is a JSON record."""
     message = log_records.message_of(line)
     return line if message is None else f"boot: {message}".partition("\n")[0]
 
 
 def cause(line: str) -> str:
-    """Returns a failure line without what differs between instances, so that equal causes compare
+    """Return a failure line without what differs between instances, so that equal causes compare
     equal.
     """
     return _VARIES.sub("#", line)

@@ -42,7 +42,7 @@ TOLD_AGAIN_AFTER = 3600.0
 
 
 def read(seen: Observation, now: float) -> Iterator[Action]:
-    """Returns the actions that the messages cause."""
+    """Return the actions that the messages cause."""
     handled = set(seen.handled)
     done = {*seen.drains, *_told_lately(seen, now)}
     for message in seen.messages:
@@ -60,7 +60,7 @@ def read(seen: Observation, now: float) -> Iterator[Action]:
 
 
 def _once(seen: Observation, action: Action) -> str:
-    """Returns what identifies an action that is done only once: the node, or the group of a control
+    """Return what identifies an action that is done only once: the node, or the group of a control
     node that cannot be launched; empty for other actions.
     """
     match action:
@@ -73,7 +73,7 @@ def _once(seen: Observation, action: Action) -> str:
 
 
 def _told_lately(seen: Observation, now: float) -> Iterator[str]:
-    """Yields groups whose failed launches were reported lately, without a success since."""
+    """Yield groups whose failed launches were reported lately, without a success since."""
     for (group, _), failed in seen.failed.items():
         if now < failed.at + TOLD_AGAIN_AFTER:
             yield group
@@ -113,7 +113,7 @@ def _is_lost_control(seen: Observation, event: LifecycleAction | GroupActivity) 
 
 
 def _react(seen: Observation, message: Message, now: float) -> Iterator[Action]:
-    """Returns what one message about this cluster causes.
+    """Return what one message about this cluster causes.
 
     A message that only tells of a changed state causes nothing by itself: it had that state
     observed.
@@ -151,7 +151,7 @@ def _react(seen: Observation, message: Message, now: float) -> Iterator[Action]:
 def _announced(
     seen: Observation, event: ScheduledChange | BlockEnds, received_at: float
 ) -> Iterator[Notice]:
-    """Returns the notice for each worker that the event is about."""
+    """Return the notice for each worker that the event is about."""
     if isinstance(event, BlockEnds):
         found = (each for each in seen.machines.values() if each.reservation == event.reservation)
         nodes = sorted(each.id for each in found)
@@ -191,7 +191,7 @@ def _tell_notice(seen: Observation, notice: Notice, now: float, cause: str) -> I
 
 
 def losses(seen: Observation, now: float) -> Iterator[Tell]:
-    """Reports nodes whose lease ran out, though they may be back when this controller leads. If the
+    """Report nodes whose lease ran out, though they may be back when this controller leads. If the
     cloud reported it too, that came as a message.
     """
     for node, left in {**seen.lost, **seen.left}.items():
@@ -207,7 +207,7 @@ def _tell_loss(
     cause: str,
     left: DepartedNode | None = None,
 ) -> Iterator[Tell]:
-    """Reports a loss once per registration, and only for a node that left without a notice.
+    """Report a loss once per registration, and only for a node that left without a notice.
 
     The cloud's word on who has ended it may come later than the loss. It is told then, once. Of an
     instance that somebody terminates, the system ends the agent in order: it has left by then.
@@ -238,7 +238,7 @@ def _tell_loss(
 
 
 def _pool(seen: Observation, activity: GroupActivity) -> str:
-    """Returns the zone that the activity says something about; empty if workers are not packed into
+    """Return the zone that the activity says something about; empty if workers are not packed into
     one.
     """
     if activity.group in seen.control_groups:
@@ -249,7 +249,7 @@ def _pool(seen: Observation, activity: GroupActivity) -> str:
 
 
 def _explained(seen: Observation, activity: GroupActivity) -> str:
-    """Returns what could not be launched, where, and which quota is in the way, then the cloud's
+    """Return what could not be launched, where, and which quota is in the way, then the cloud's
     own words.
     """
     why = activity.message

@@ -11,7 +11,7 @@ HOUR = 3600.0
 
 
 def verdict(seen: Observation, now: float, policy: ControllerPolicy) -> Ending | None:
-    """Returns how the job ends now for a limit, with the figures; None: it goes on."""
+    """Return how the job ends now for a limit, with the figures; None: it goes on."""
     capacity, money = policy.capacity, seen.money
     if seen.ended or seen.ending is not None:
         return None
@@ -32,7 +32,7 @@ def verdict(seen: Observation, now: float, policy: ControllerPolicy) -> Ending |
 
 
 def _lacks(seen: Observation, limit: float, policy: ControllerPolicy) -> int:
-    """Returns how many nodes are missing to min if the money does not pay for them, else 0.
+    """Return how many nodes are missing to min if the money does not pay for them, else 0.
 
     Without them, control nodes alone would use up the rest. 0 as well while a price is not known. A
     node under notice trains on until then.
@@ -58,7 +58,7 @@ def is_spent(money: Money, limit: float, policy: ControllerPolicy) -> bool:
 def payable(
     money: Money, limit: float, an_hour: float, asked: int, policy: ControllerPolicy
 ) -> int:
-    """Returns how many more nodes, at `per_hour` US dollars each, can be paid for until they have
+    """Return how many more nodes, at `per_hour` US dollars each, can be paid for until they have
     trained.
 
     The first `asked` of them are asked for already. They are not called off while they launch,
@@ -74,12 +74,12 @@ def payable(
 
 
 def needed(per_hour: float, policy: ControllerPolicy) -> float:
-    """Returns the US dollars that something at this hourly price costs to boot and to be ended."""
+    """Return the US dollars that something at this hourly price costs to boot and to be ended."""
     return per_hour * (policy.boots_in + policy.ends_within) / HOUR
 
 
 def overdue(seen: Observation, now: float, policy: ControllerPolicy) -> Job | None:
-    """Returns how a job that was asked to end does so now, if no node saves it, or saves it too
+    """Return how a job that was asked to end does so now, if no node saves it, or saves it too
     slowly.
     """
     ending = seen.ending
@@ -94,7 +94,7 @@ def overdue(seen: Observation, now: float, policy: ControllerPolicy) -> Job | No
 
 
 def wakes(seen: Observation, now: float, policy: ControllerPolicy) -> Iterator[float]:
-    """Yields the times at which a limit is reached if nothing changes."""
+    """Yield the times at which a limit is reached if nothing changes."""
     capacity, money = policy.capacity, seen.money
     if seen.ending is not None:
         yield seen.ending.at + policy.ends_within

@@ -41,7 +41,7 @@ def due(seen: Observation, now: float) -> Iterator[DrainNode | Tell]:
 def replacement(
     seen: Observation, removed: Collection[str], now: float, policy: ControllerPolicy
 ) -> Iterator[Action]:
-    """Replaces one node ahead of its end, if that costs the job no node that it needs."""
+    """Replace one node ahead of its end, if that costs the job no node that it needs."""
     if removed or seen.hopeless or wanting(seen, policy):
         return
     members = [member for group in seen.groups for member in group.members]
@@ -65,7 +65,7 @@ def replacement(
 
 
 def wakes(seen: Observation, now: float, policy: ControllerPolicy) -> Iterator[float]:
-    """Yields the times at which something has to be done about what is announced."""
+    """Yield the times at which something has to be done about what is announced."""
     for notice in _pending(seen, now):
         if notice.deadline is not None:
             yield notice.deadline - notice.kind.traits.ahead
@@ -74,7 +74,7 @@ def wakes(seen: Observation, now: float, policy: ControllerPolicy) -> Iterator[f
 
 
 def _pending(seen: Observation, now: float) -> Iterator[Notice]:
-    """Yields what is announced for nodes that are there and stay so far, the next one first."""
+    """Yield what is announced for nodes that are there and stay so far, the next one first."""
     if seen.ended or seen.ending is not None:
         return
     for notice in sorted(

@@ -48,7 +48,7 @@ CLEARLY_LONGER = 2.0
 
 
 def tell(seen: Observation, now: float, policy: ControllerPolicy) -> Iterator[Tell]:
-    """Records short lives, and that nodes live long again in a zone. Each node counts once.
+    """Record short lives, and that nodes live long again in a zone. Each node counts once.
 
     Only where there is a choice: in other jobs nothing would follow from it.
     """
@@ -78,12 +78,12 @@ def tell(seen: Observation, now: float, policy: ControllerPolicy) -> Iterator[Te
 
 
 def pays_after(seen: Observation, policy: ControllerPolicy) -> float:
-    """Returns the seconds from its launch after which a node has paid for itself."""
+    """Return the seconds from its launch after which a node has paid for itself."""
     return 2 * policy.boots_in + len(seen.nodes) * policy.pauses_for
 
 
 def avoided_until(lives: ShortLives, policy: ControllerPolicy) -> float:
-    """Returns until when a zone is avoided; 0: it is not."""
+    """Return until when a zone is avoided; 0: it is not."""
     tries = 1 + lives.times - policy.short_lives
     if tries < 1:
         return 0.0
@@ -96,7 +96,7 @@ def is_avoided(seen: Observation, zone: str, now: float, policy: ControllerPolic
 
 
 def lines(zones: Mapping[str, ShortLives], now: float, policy: ControllerPolicy) -> Iterator[str]:
-    """Yields a line about each zone that is avoided now, for people."""
+    """Yield a line about each zone that is avoided now, for people."""
     for zone, lives in sorted(zones.items()):
         until = avoided_until(lives, policy)
         if now < until:
@@ -114,14 +114,14 @@ def are_longer(
 
 
 def order(seen: Observation, zone: str, now: float, policy: ControllerPolicy) -> float:
-    """Returns what zones are sorted by before all else: the least bad ones come first."""
+    """Return what zones are sorted by before all else: the least bad ones come first."""
     if not is_avoided(seen, zone, now, policy):
         return -math.inf
     return -seen.short_lives[zone].lived
 
 
 def wakes(seen: Observation, policy: ControllerPolicy) -> Iterator[float]:
-    """Yields the times at which something changes here without any event."""
+    """Yield the times at which something changes here without any event."""
     for zone, lives in seen.short_lives.items():
         yield avoided_until(lives, policy)
         for machine in _spot_workers(seen):
@@ -136,7 +136,7 @@ def _spot_workers(seen: Observation) -> Iterator[Instance]:
 
 
 def _taken_at(seen: Observation, machine: Instance, now: float) -> float | None:
-    """Returns when the cloud has taken an instance, or has said that it will; None: it has not."""
+    """Return when the cloud has taken an instance, or has said that it will; None: it has not."""
     drain = seen.drains.get(machine.id)
     if drain is not None:
         notice = drain.notice
@@ -150,7 +150,7 @@ def _taken_at(seen: Observation, machine: Instance, now: float) -> float | None:
 def _proves_at(
     seen: Observation, machine: Instance, lives: ShortLives, policy: ControllerPolicy
 ) -> float:
-    """Returns when a node shows that nodes live long there; infinity: it does not.
+    """Return when a node shows that nodes live long there; infinity: it does not.
 
     A node that was there before the first short life says nothing about those that come.
     """

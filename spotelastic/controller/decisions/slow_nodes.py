@@ -29,7 +29,7 @@ HOUR = 3600.0
 def replacement(
     seen: Observation, now: float, policy: ControllerPolicy
 ) -> Iterator[Replace | Tell]:
-    """Replaces the slowest node, if it may be replaced now. That is put on record first, so that
+    """Replace the slowest node, if it may be replaced now. That is put on record first, so that
     the limits hold whatever happens to this controller meanwhile.
     """
     wanted = seen.wanted

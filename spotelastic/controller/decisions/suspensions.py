@@ -16,7 +16,7 @@ SUSPENDED, RESUMED = "suspended", "suspended-over"
 
 
 def tell(seen: Observation, now: float) -> Iterator[Tell]:
-    """Records once that a group's work is suspended, and once that it no longer is."""
+    """Record once that a group's work is suspended, and once that it no longer is."""
     if seen.ended:
         return
     for group in seen.groups:
@@ -32,7 +32,7 @@ def tell(seen: Observation, now: float) -> Iterator[Tell]:
 
 
 def _which(seen: Observation, group: WorkerGroup, kind: str, times: int) -> dict[str, object]:
-    """Returns what identifies an event: the same for as long as the job lives and no earlier event
+    """Return what identifies an event: the same for as long as the job lives and no earlier event
     of its kind was recorded.
     """
     life = seen.job.at if seen.job else 0.0

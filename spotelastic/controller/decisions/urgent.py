@@ -32,7 +32,7 @@ def warned(
     groups: Iterable[WorkerGroup],
     machines: Mapping[str, Instance],
 ) -> frozenset[str]:
-    """Returns the nodes under notice that are to be replaced: those that ran in their groups at the
+    """Return the nodes under notice that are to be replaced: those that ran in their groups at the
     last look at the cloud. Of others too little is known.
     """
     members = [member for group in groups for member in group.members]
@@ -42,7 +42,7 @@ def warned(
 
 
 def acted(groups: Mapping[str, WorkerGroup], done: Iterable[object]) -> dict[str, WorkerGroup]:
-    """Returns the groups as these actions leave them, until the next look at the cloud."""
+    """Return the groups as these actions leave them, until the next look at the cloud."""
     left = dict(groups)
     for action in done:
         match action:

@@ -55,7 +55,7 @@ def is_dry(seen: Observation, zone: str, now: float, policy: ControllerPolicy) -
 def _less_bad(
     seen: Observation, home: ZoneOffer, now: float, policy: ControllerPolicy
 ) -> list[ZoneOffer]:
-    """Returns the zones for which one is left in which nodes are taken soon; none: it is not left.
+    """Return the zones for which one is left in which nodes are taken soon; none: it is not left.
 
     Not those in which launches have failed lately: a zone that has nodes for a few minutes is
     better than one that has none. These are tried again ever more rarely, each time by one launch.
@@ -89,7 +89,7 @@ def _tried_after(tries: int, policy: ControllerPolicy) -> float:
 def change(
     seen: Observation, now: float, policy: ControllerPolicy, removed: Collection[str]
 ) -> Iterator[Action]:
-    """Moves the nodes towards one zone. `removed` are nodes that go in any case."""
+    """Move the nodes towards one zone. `removed` are nodes that go in any case."""
     if undecided(seen, now, policy):
         yield from _choose(seen, now, policy)
     elif seen.home is not None and not seen.ended and seen.ending is None:
@@ -135,7 +135,7 @@ def _choose(seen: Observation, now: float, policy: ControllerPolicy) -> Iterator
 def _others(
     seen: Observation, home: ZoneOffer | None, now: float, policy: ControllerPolicy
 ) -> list[ZoneOffer]:
-    """Returns the zones that the nodes may go to."""
+    """Return the zones that the nodes may go to."""
     others = [
         zone for zone in seen.zones if zone != home and not is_dry(seen, zone.name, now, policy)
     ]
@@ -155,7 +155,7 @@ def _cannot_launch(
 def _payable(
     seen: Observation, zones: Sequence[ZoneOffer], now: float, policy: ControllerPolicy
 ) -> list[ZoneOffer]:
-    """Returns the zones whose price is within the limit.
+    """Return the zones whose price is within the limit.
 
     Without a zone so far, any that fits will do. A zone is not left for its price alone if the
     other's price is not known, or if that was left just now: prices of two sources are not of one
@@ -193,7 +193,7 @@ def _follow(
     policy: ControllerPolicy,
     removed: Collection[str],
 ) -> Iterator[Action]:
-    """Moves nodes that still train elsewhere to the chosen zone.
+    """Move nodes that still train elsewhere to the chosen zone.
 
     Only once nothing is missing, which shows that there is capacity, and after a commit. Never to a
     zone that was left just now, so that nodes do not wander between two that have too little each.

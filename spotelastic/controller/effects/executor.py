@@ -105,7 +105,7 @@ class ControllerExecutor:
     def perform(
         self, actions: Sequence[Action | housekeeping.Action]
     ) -> tuple[Action | housekeeping.Action, ...]:
-        """Performs the actions and returns those that succeeded.
+        """Perform the actions and return those that succeeded.
 
         The cloud knows nothing of leadership. The leader's key is therefore read once before, and
         the lease is checked before each action, as a call may take longer than the lease lives.
@@ -136,7 +136,7 @@ class ControllerExecutor:
         self._error = error
 
     def _write_drain(self, action: DrainNode) -> None:
-        """Writes the node's drain, unless its agent was faster."""
+        """Write the node's drain, unless its agent was faster."""
         key = self._keys.drain(action.drain.node)
         fresh = Compare(key, "created", 0)
         put = Put(key, encode(action.drain))
@@ -144,7 +144,7 @@ class ControllerExecutor:
             self._check_leadership()
 
     def _tell(self, action: Tell) -> None:
-        """Records an event.
+        """Record an event.
 
         A write without an answer may have succeeded. It is repeated under the same name, so that
         the event is recorded once. An event that happens repeatedly (a zone is left, a command is
@@ -160,7 +160,7 @@ class ControllerExecutor:
         self._unsure.pop(which, None)
 
     def _forget(self, action: Forget) -> None:
-        """Removes the node's registration, unless the node has come back as another incarnation."""
+        """Remove the node's registration, unless the node has come back as another incarnation."""
         key = self._keys.live(action.node.id)
         held = self._store.get(key)
         if held is None or _read(held, Node).incarnation != action.node.incarnation:
@@ -181,7 +181,7 @@ class ControllerExecutor:
             self._check_leadership()
 
     def _end_job(self, action: EndJobAtOnce) -> None:
-        """Ends the job, unless it has ended by itself meanwhile."""
+        """End the job, unless it has ended by itself meanwhile."""
         held = self._store.get(self._keys.job)
         if held is not None and _read(held, Job).state in ENDED:
             return
@@ -256,7 +256,7 @@ class ControllerExecutor:
         return writes
 
     def _rescale(self, action: Rescale) -> None:
-        """Stores the new size. The next observation reads it, and hands it to the nodes."""
+        """Store the new size. The next observation reads it, and hands it to the nodes."""
 
         def resized(spec: JobSpec) -> JobSpec:
             low, high = action.command.sizes(spec.settings)
@@ -274,7 +274,7 @@ class ControllerExecutor:
             self._check_leadership()
 
     def _settle(self, settings: Settings) -> tuple[list[Compare], list[Write]]:
-        """Returns preconditions and writes for the settings, and for the measure that new nodes
+        """Return preconditions and writes for the settings, and for the measure that new nodes
         must match: otherwise those that join next would be refused.
         """
         known = self._store.get(self._keys.reference)
@@ -326,7 +326,7 @@ class ControllerExecutor:
         self._tell(Tell(event))
 
     def _console(self, instance: str) -> str:
-        """Returns the instance's console, or why it can never be read: a failed boot that is not
+        """Return the instance's console, or why it can never be read: a failed boot that is not
         recorded would be repeated, and paid for, again and again.
         """
         try:
@@ -340,7 +340,7 @@ class ControllerExecutor:
 
 
 def _read(value: StoredValue, kind: type[T]) -> T:
-    """Raises `EnvironmentFailure` for what this version cannot read: it is not to be replaced."""
+    """Raise `EnvironmentFailure` for what this version cannot read: it is not to be replaced."""
     try:
         return decode(value.data, kind)
     except msgspec.DecodeError as error:

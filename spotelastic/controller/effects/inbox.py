@@ -106,7 +106,7 @@ class Inbox(Generic[C, T]):
         self._pending.pop(next(found, ""), None)
 
     def close(self) -> None:
-        """Stops receiving and calls nothing any more.
+        """Stop receiving and calls nothing any more.
 
         Messages that were not handled, and those that a request under way still returns, go back to
         the queue at once: another controller may lead by now.
@@ -132,7 +132,7 @@ class Inbox(Generic[C, T]):
                 self._hand_back(batch.values())
 
     def _keep(self, batch: Mapping[str, T]) -> bool:
-        """Keeps the messages and returns True; returns False after `close`.
+        """Keep the messages and return True; returns False after `close`.
 
         A message that is delivered again replaces the earlier one: only its new receipt is sure to
         delete it.
@@ -147,7 +147,7 @@ class Inbox(Generic[C, T]):
         return True
 
     def _hand_back(self, messages: Iterable[T]) -> None:
-        """Makes messages visible in the queue again. Otherwise no controller would see them until
+        """Make messages visible in the queue again. Otherwise no controller would see them until
         the queue gives up on this one.
         """
         for message in messages:

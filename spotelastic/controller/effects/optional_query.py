@@ -27,7 +27,7 @@ class OptionalQuery:
         self._failing = False
 
     def ask(self, question: Callable[[], T]) -> T | None:
-        """Returns the answer, or None if there is none."""
+        """Return the answer, or None if there is none."""
         if self._clock() < self._silent_until:
             return None
         try:

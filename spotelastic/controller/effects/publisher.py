@@ -70,7 +70,7 @@ class Account:
 
 
 def _unheard(facts: PublishedFacts) -> None:
-    """Takes what was published where nobody wants to know."""
+    """Take what was published where nobody wants to know."""
 
 
 class Publisher:
@@ -131,14 +131,14 @@ class Publisher:
             return self._wake.wait_for(lambda: self._published == self._offers, timeout)
 
     def finish(self, timeout: float = 5.0) -> None:
-        """Publishes what was offered last, waiting for at most `timeout` seconds, and stops."""
+        """Publish what was offered last, waiting for at most `timeout` seconds, and stop."""
         with self._wake:
             self._finishing = True
             self._wake.notify_all()
         self._thread.join(timeout)
 
     def close(self) -> None:
-        """Stops without a last publication, because another controller may lead. A write under way
+        """Stop without a last publication, because another controller may lead. A write under way
         goes on.
         """
         with self._wake:
@@ -172,7 +172,7 @@ class Publisher:
                 self._wake.wait_for(self._ends, timeout=pause)
 
     def _attempt(self, account: Account, *, last: bool) -> tuple[bool, float]:
-        """Returns whether something is left to write, and the seconds until the next attempt."""
+        """Return whether something is left to write, and the seconds until the next attempt."""
         try:
             behind = not self._publish(account, last=last)
         except Exception as error:
@@ -199,7 +199,7 @@ class Publisher:
         return all([*written, self._put_status(account, now, force=ended or last)])
 
     def _put(self, name: str, make: Callable[[], bytes], *, force: bool) -> bool:
-        """Writes the object if it changed. Returns False if it is not due yet, without `force`."""
+        """Write the object if it changed. Returns False if it is not due yet, without `force`."""
         if not force and steady() < self._not_before.get(name, 0.0):
             return False
         data = make()
@@ -233,7 +233,7 @@ class Publisher:
         return not self._closed and self._alive()
 
     def _put_status(self, account: Account, now: float, *, force: bool) -> bool:
-        """Writes the status. Returns False if only progress has changed, which is not due yet."""
+        """Write the status. Returns False if only progress has changed, which is not due yet."""
         cluster, leads = self._objects.cluster, self._etcd_leader()
         made = status(
             cluster,
@@ -264,14 +264,14 @@ def _same(one: Status, other: Status) -> bool:
 
 
 def _standing(status: Status) -> Status:
-    """Returns the status without the training's progress."""
+    """Return the status without the training's progress."""
     return replace(
         status, at=0.0, step=0, loss=None, step_time=0.0, upload=None, messages={}, replica=0
     )
 
 
 def _report(account: Account, now: float) -> Report:
-    """Returns the report. That of a running job is made as if it ended now."""
+    """Return the report. That of a running job is made as if it ended now."""
     records = account.records
     step = records.points[-1].step if records.points else 0
     ended = records.job is not None and records.job.state in ENDED

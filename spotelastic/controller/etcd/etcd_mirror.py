@@ -83,7 +83,9 @@ class Mirror:
     """Follows the watch on a run's keys. `records` may be called from any thread."""
 
     def __init__(self, keys: Keys, changed: Callable[[], None], clock: Clock = unbroken) -> None:
-        """`changed` is called after each batch of changes, on the watch's thread."""
+        """Make an empty mirror. `changed` is called after each batch of changes, on the watch's
+        thread.
+        """
         self._keys = keys
         self._changed = changed
         self._clock = clock
@@ -109,7 +111,7 @@ class Mirror:
     # -- in --------------------------------------------------------------------------------------
 
     def __call__(self, items: Sequence[WatchItem]) -> None:
-        """Takes in a batch of changes from the watch."""
+        """Take in a batch of changes from the watch."""
         with self._lock:
             self._records = None
             for item in items:
@@ -117,7 +119,7 @@ class Mirror:
         self._changed()
 
     def remember(self, points: Sequence[Point]) -> None:
-        """Adds steps that were published before this mirror began."""
+        """Add steps that were published before this mirror began."""
         with self._lock:
             self._records = None
             self._add_points(points)
@@ -183,7 +185,7 @@ class Mirror:
                     self._lost[gone.id] = left
 
     def _add_told(self, told: Progress) -> None:
-        """Adds the steps that a node tells of, each once in a round.
+        """Add the steps that a node tells of, each once in a round.
 
         All nodes tell of each step. Ranks may have losses of their own: those of the group's first
         node count, and others only where it does not tell.
@@ -280,7 +282,7 @@ def _moment(point: Point) -> tuple[float, int]:
 
 
 def _kinds(keys: Keys) -> dict[str, tuple[str, Any]]:
-    """Returns, by name, the prefix of a kind's keys and the type of its values."""
+    """Return, by name, the prefix of a kind's keys and the type of its values."""
     return {
         "job": (keys.job, Job),
         "ending": (keys.ending, Ending),

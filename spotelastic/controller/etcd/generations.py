@@ -48,17 +48,17 @@ class Generations:
         return None if data is None else from_json(data, Generation)
 
     def number(self) -> int:
-        """Returns the number of the newest generation, with a single request; 0: none."""
+        """Return the number of the newest generation, with a single request; 0: none."""
         names = self.objects.names(GENERATIONS)
         return int(names[-1].removeprefix(GENERATIONS).removesuffix(".json")) if names else 0
 
     def open(self, generation: Generation) -> None:
-        """Records a generation, unless another member was first."""
+        """Record a generation, unless another member was first."""
         name = f"{GENERATIONS}{generation.number:06d}.json"
         self.objects.create(name, msgspec.json.encode(generation))
 
     def claims(self) -> dict[str, GenerationClaim]:
-        """Returns the claims of the members that have written one, by member."""
+        """Return the claims of the members that have written one, by member."""
         found = {name: self.objects.get(name) for name in self.objects.names(MEMBERS)}
         return {
             name.removeprefix(MEMBERS).removesuffix(".json"): from_json(data, GenerationClaim)

@@ -147,7 +147,7 @@ class MemberLifecycle:
         return self._etcd
 
     def start(self) -> EtcdMember:
-        """Waits until `decide` lets the member start, and starts etcd. `wait` for it to serve.
+        """Wait until `decide` lets the member start, and start etcd. `wait` for it to serve.
 
         A restart in the same generation needs no bucket: `follow` reports a newer one.
         """
@@ -162,7 +162,7 @@ class MemberLifecycle:
         return etcd
 
     def follow(self) -> None:
-        """Ends etcd when there is a newer generation, so that it is started again in that. Runs on
+        """End etcd when there is a newer generation, so that it is started again in that. Runs on
         a thread of its own.
         """
         member, looked_at = self._config.member, steady()
@@ -183,7 +183,7 @@ class MemberLifecycle:
             os.kill(self.etcd.pid, signal.SIGTERM)
 
     def _prepare(self) -> MemberConfig:
-        """Returns how to start. By then the bucket says that the member takes part."""
+        """Return how to start. By then the bucket says that the member takes part."""
         told = ""
         while True:
             try:
@@ -207,7 +207,7 @@ class MemberLifecycle:
         return reason
 
     def _look(self) -> Sight:
-        """Collects what the member sees. The other members are asked only if its own disk does not
+        """Collect what the member sees. The other members are asked only if its own disk does not
         settle how to start.
         """
         config, generations = self._config, self._generations
@@ -233,7 +233,7 @@ class MemberLifecycle:
         self._generations.open(generation)
 
     def _enter(self, seen: Sight, how: str) -> MemberConfig | None:
-        """Starts the member, or returns None if a newer generation was recorded meanwhile."""
+        """Start the member, or return None if a newer generation was recorded meanwhile."""
         config, generation = self._config, seen.generation
         assert generation is not None
         number, name = generation.number, config.member.name
@@ -278,7 +278,7 @@ def _admitted(seen: Roster, how: str, name: str, config: MemberConfig) -> dict[s
 
 
 def _held(folder: Path) -> int:
-    """Returns the newest generation whose data the disk holds. etcd creates its log as a whole or
+    """Return the newest generation whose data the disk holds. etcd creates its log as a whole or
     not at all.
     """
     found = [path.parts[-4] for path in folder.glob("etcd-*/member/wal/*.wal")]

@@ -24,12 +24,12 @@ LEADS_WITHIN = 2.0
 
 
 def newest(objects: ClusterBucket) -> str:
-    """Returns the name of the newest snapshot; empty if there is none."""
+    """Return the name of the newest snapshot; empty if there is none."""
     return max(objects.names(PREFIX), default="")
 
 
 def save(objects: ClusterBucket, endpoints: Sequence[str], tls: TlsFiles | None, now: float) -> str:
-    """Takes a snapshot from the leading member and removes old ones. Returns the new one's name."""
+    """Take a snapshot from the leading member and remove old ones. Returns the new one's name."""
     leader = find_leader(endpoints, timeout=LEADS_WITHIN, tls=tls)
     if leader is None:
         raise Unavailable("there is no snapshot of etcd: it has no leader")
@@ -79,7 +79,7 @@ class Snapshots:
                 wait = RETRY
 
     def turn(self) -> float:
-        """Saves a snapshot if it is due, and returns the seconds until the next. Another leader's
+        """Save a snapshot if it is due, and return the seconds until the next. Another leader's
         snapshots count too.
         """
         now = self._clock()

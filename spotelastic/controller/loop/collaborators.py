@@ -105,7 +105,7 @@ def connect(
     notifier: Notifies,
     draw: Draw = random.uniform,
 ) -> Collaborators:
-    """Starts the collaborators of a leader. `alive` tells whether the leadership's lease is still
+    """Start the collaborators of a leader. `alive` tells whether the leadership's lease is still
     held; `shows` is given what is published; `draw` returns a random number between two, for
     back-off.
     """

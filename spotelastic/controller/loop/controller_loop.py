@@ -72,7 +72,7 @@ class Controller:
         self._wake.set()
 
     def fail(self, thread: str, error: str) -> None:
-        """Ends the controller because a thread that it needs has ended. Another controller leads,
+        """End the controller because a thread that it needs has ended. Another controller leads,
         and this one is started again.
         """
         logger.error(f"the thread “{thread}” of this controller ended, and it ends: {error}")
@@ -107,7 +107,7 @@ class Controller:
             self._notifier.finish(SENT_WITHIN)
 
     def _open_session(self) -> Session | None:
-        """Waits until etcd answers; returns None if stopped before."""
+        """Wait until etcd answers; returns None if stopped before."""
         while not self._stopping.is_set():
             try:
                 session = Session(self._store, LEASE, self._on_lost)
@@ -119,7 +119,7 @@ class Controller:
         return None
 
     def _announce(self, session: Session) -> None:
-        """Registers this controller, and sees to etcd's roles: this may be another etcd."""
+        """Register this controller, and see to etcd's roles: this may be another etcd."""
         if self._config.tls is not None:
             etcd_access.restrict(self._config.spec.etcd, self._config.tls, self._keys)
         key = self._keys.controller(self._config.instance)
@@ -131,7 +131,7 @@ class Controller:
         self._wake.set()
 
     def _stand_by(self, session: Session) -> None:
-        """Checks once, as a controller that does not lead, whether no other one does."""
+        """Check once, as a controller that does not lead, whether no other one does."""
         if not session.alive:
             session.renew()
             self._announce(session)
@@ -184,7 +184,7 @@ def lead_with(
     shows: Callable[[PublishedFacts], None] = lambda _facts: None,
     notifier: Notifies | None = None,
 ) -> LeaderLoop:
-    """Returns the loop of a leader in this cloud. `alive` tells whether
+    """Return the loop of a leader in this cloud. `alive` tells whether
     the leadership's lease is still held; `shows` is given what is published.
     """
     state = LeaderState.first(config, cloud.provider.names, unbroken())
@@ -196,7 +196,7 @@ def lead_with(
 
 
 def run(config: ControllerConfig, cloud: Cloud) -> int:
-    """Runs a controller until SIGTERM, or until one of its threads has ended by an error."""
+    """Run a controller until SIGTERM, or until one of its threads has ended by an error."""
     controller = Controller(config, cloud)
     signal.signal(signal.SIGTERM, lambda *_: controller.stop())
     with minded(HELPERS, controller.fail), _metrics(config, controller):

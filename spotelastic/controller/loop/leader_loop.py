@@ -77,7 +77,7 @@ class LeaderLoop:
         steady: Clock = steady,
         draw: Draw = random.uniform,
     ) -> None:
-        """Creates the loop, which closes the collaborators at its end. `draw` returns a random
+        """Create the loop, which closes the collaborators at its end. `draw` returns a random
         number between two, for back-off.
         """
         self.state = state
@@ -92,11 +92,11 @@ class LeaderLoop:
         self._complain = Complaint(logger.warning, steady)
 
     def finish(self) -> None:
-        """Publishes what is known, as long as no other controller leads."""
+        """Publish what is known, as long as no other controller leads."""
         self._collaborators.publisher.finish()
 
     def close(self) -> None:
-        """Stops publishing: another controller may publish now."""
+        """Stop publishing: another controller may publish now."""
         self._collaborators.close()
 
     def lead(self, over: Ends) -> None:
@@ -112,7 +112,7 @@ class LeaderLoop:
             rest = self.turn()
 
     def turn(self) -> float:
-        """Takes one turn. Returns the most seconds until the next one."""
+        """Take one turn. Returns the most seconds until the next one."""
         turn = Turn(self.state, self._inputs(), self._pace)
         steps = turn.run()
         try:

@@ -1,4 +1,4 @@
-"""One turn of a leading controller, without effects:
+"""One turn of a leading controller, without effects.
 
     something happened -> observe the cloud where it may have changed -> decide -> act -> publish
 

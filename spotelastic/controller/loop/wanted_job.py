@@ -32,7 +32,7 @@ class WantedJob:
 
     @classmethod
     def first(cls, config: ControllerConfig, on_demand_group: str) -> "WantedJob":
-        """Returns the description that the control node was started with."""
+        """Return the description that the control node was started with."""
         spec = config.spec
         return cls(
             settings=spec.settings,
@@ -46,7 +46,7 @@ class WantedJob:
         )
 
     def read(self, stopping: bool, spec: JobSpec | None, now: float) -> "WantedJob":
-        """Returns the description after the bucket was read at `now`. `up` may have been run again;
+        """Return the description after the bucket was read at `now`. `up` may have been run again;
         `spec` is None if the bucket holds no description.
         """
         if spec is None:
@@ -67,7 +67,7 @@ class WantedJob:
 
 
 def _policy(policy: ControllerPolicy, spec: JobSpec, on_demand_group: str) -> ControllerPolicy:
-    """Returns the policy for this job. A cluster of on-demand workers has all of its nodes as a
+    """Return the policy for this job. A cluster of on-demand workers has all of its nodes as a
     base.
     """
     capacity = spec.capacity

@@ -246,7 +246,7 @@ class Observation:
         return self.committed not in (0, since)
 
     def pool(self, group: WorkerGroup) -> Pool:
-        """Returns the pool that the group launches in now."""
+        """Return the pool that the group launches in now."""
         return group.name, "" if self.home is None else self.home.name
 
     def member(self, instance: str) -> GroupMember | None:
@@ -254,7 +254,7 @@ class Observation:
         return next((member for member in found if member is not None), None)
 
     def warning(self, instance: str) -> str:
-        """Returns the id of the message that warns of the instance; empty for none. Ending the
+        """Return the id of the message that warns of the instance; empty for none. Ending the
         instance answers it.
         """
         found = (each.event.id for each in self.messages if each.warns == instance)
@@ -265,7 +265,7 @@ class Observation:
         return ("restart", node, f"::{incarnation}") in self.told
 
     def booted_from(self, machine: Instance) -> float:
-        """Returns from when on the instance's node is waited for. It may take long to prepare, and
+        """Return from when on the instance's node is waited for. It may take long to prepare, and
         reports that.
         """
         return max(machine.launched_at, self.since, self.preparing.get(machine.id, 0.0))
@@ -458,7 +458,7 @@ Action = (
 
 
 def account(event: Event) -> tuple[str, str, str]:
-    """Returns what identifies the occurrence that an event reports: the id of the cloud's event, if
+    """Return what identifies the occurrence that an event reports: the id of the cloud's event, if
     there is one.
 
     A node is lost once for each registration, whichever source reports it first. That somebody has

@@ -1,5 +1,6 @@
 """Records scaling activities of the local cloud: what groups tried to launch or end, and the
-outcome."""
+outcome.
+"""
 
 import json
 import uuid

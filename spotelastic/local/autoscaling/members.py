@@ -71,7 +71,8 @@ def policy_of(group: Any) -> planner.GroupRequest:
 
 def _plain(group: Any) -> dict[str, Any]:
     """Return the distribution of a group without a policy: its launch template says spot or
-    on-demand."""
+    on-demand.
+    """
     version = group.ec2_launch_template.get_version(group.launch_template_version)
     market = (version.data.get("InstanceMarketOptions") or {}).get("MarketType")
     return {"OnDemandPercentageAboveBaseCapacity": 0 if market == "spot" else 100}

@@ -1,5 +1,6 @@
 """The Auto Scaling groups of all regions of the local cloud: groups of two regions may have one
-name."""
+name.
+"""
 
 from collections.abc import Mapping
 from contextlib import suppress

@@ -1,5 +1,6 @@
 """Runs the local cloud's timers: one thread that runs tasks when they are due, under the cloud's
-lock."""
+lock.
+"""
 
 import heapq
 import itertools

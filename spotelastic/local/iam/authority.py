@@ -156,7 +156,8 @@ class AwsRequest:
 
 def accesses(request: AwsRequest) -> list[AccessRequest]:
     """Return what the call needs permission for: its action on its resources, and roles that it
-    passes."""
+    passes.
+    """
     where = {"aws:RequestedRegion": request.region}
     return [replace(each, context=where | dict(each.context)) for each in _accesses(request)]
 
@@ -182,7 +183,8 @@ def _accesses(request: AwsRequest) -> list[AccessRequest]:
 
 def _making(request: AwsRequest, action: str, named: list[Resource]) -> list[AccessRequest]:
     """Return the accesses of a call that creates something near what it names: judged by tags, plus
-    the tagging of each kind."""
+    the tagging of each kind.
+    """
 
     def new(kind: str) -> Resource:
         return Resource(request.arn("ec2", f"{kind}/*"))
@@ -203,7 +205,8 @@ def _making(request: AwsRequest, action: str, named: list[Resource]) -> list[Acc
 
 def _boundary(request: AwsRequest) -> dict[str, str]:
     """Return the permissions boundary that a call about a role is judged by: the one that it sets,
-    or else the role's own."""
+    or else the role's own.
+    """
     if request.service != "iam":
         return {}
     from moto.iam.models import iam_backends

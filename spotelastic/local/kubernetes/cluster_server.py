@@ -142,7 +142,8 @@ class EmulatedCluster:
 
     def _stamped(self, uid: str, text: bytes, within: float) -> bytes:
         """Return a pod's lines of the last so many seconds, each with the time at which it was seen
-        first."""
+        first.
+        """
         lines = text[: text.rfind(b"\n") + 1].splitlines(keepends=True)
         times, now = self._line_times.setdefault(uid, []), self.store.clock()
         times += [now] * (len(lines) - len(times))

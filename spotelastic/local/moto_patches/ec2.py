@@ -1,5 +1,6 @@
 """Patches moto's EC2: launch templates, spot, capacity, quotas, and real processes behind
-instances."""
+instances.
+"""
 
 import base64
 import copy

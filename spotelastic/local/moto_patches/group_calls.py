@@ -1,5 +1,6 @@
 """Patches moto's Auto Scaling calls: they change what a group wants, and `AutoScaling` makes it
-happen."""
+happen.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -132,7 +132,8 @@ def _install_s3(patches: Patches, authority: Authority) -> None:
 
 def _write_conditions(response: Any) -> dict[str, str]:
     """Return the condition keys by which policies demand conditional writes. The beginning and the
-    parts of a large upload create no object."""
+    parts of a large upload create no object.
+    """
     part = not {"uploads", "partNumber"}.isdisjoint(response.querystring)
     asked = response.headers.get("If-None-Match")
     condition = {} if asked is None else {"s3:if-none-match": str(asked)}

@@ -1,5 +1,6 @@
 """Patches moto's CloudFormation: complete resources, updates without loss, and stacks that can be
-deleted."""
+deleted.
+"""
 
 from collections.abc import Callable
 from typing import Any

@@ -30,7 +30,7 @@ class Command:
     """Why the job is stopped, for "stop"; empty: somebody wants it."""
 
     def sizes(self, settings: Settings) -> tuple[int, int]:
-        """Returns min and max nodes of a job with these settings after the command."""
+        """Return min and max nodes of a job with these settings after the command."""
         low, high = self.min_nodes, self.max_nodes
         return (
             settings.min_nodes if low is None else low,

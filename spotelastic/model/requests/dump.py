@@ -25,17 +25,17 @@ class DumpRequest:
 
 
 def folder(request: str) -> str:
-    """Returns the folder of the answers to a request."""
+    """Return the folder of the answers to a request."""
     return f"{DUMPS}{request}/"
 
 
 def object_name(request: str, node: str) -> str:
-    """Returns the name of a node's archive."""
+    """Return the name of a node's archive."""
     return f"{folder(request)}{node}.tar.gz"
 
 
 def file_name(cluster: str, node: str | None, at: float) -> str:
-    """Returns the name of the archive that the command `dump` writes."""
+    """Return the name of the archive that the command `dump` writes."""
     when = datetime.fromtimestamp(at, UTC).strftime("%Y%m%d-%H%M%S")
     return f"{'-'.join(filter(None, (cluster, node)))}-dump-{when}.tar.gz"
 

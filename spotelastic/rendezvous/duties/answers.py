@@ -24,7 +24,7 @@ SURE = 2
 
 
 def place(node: Node, round_: Round) -> Member | None:
-    """Returns the node's place in the round; None if it is left out.
+    """Return the node's place in the round; None if it is left out.
 
     A node that registered anew is another one than the member of that name.
     """
@@ -43,7 +43,7 @@ def missed(node: Node, round_: Round | None) -> bool:
 def phase_due(
     told: tuple[str, str], round_: Round, *, can_start: bool
 ) -> Literal["seen", "ready"] | None:
-    """Returns what a member of a proposed round has to answer now, if anything.
+    """Return what a member of a proposed round has to answer now, if anything.
 
     `told`: the round and the phase of its last answer. `can_start`: no worker of another round
     lives here, and all that the round needs of this node is there.
@@ -56,7 +56,7 @@ def phase_due(
 
 
 def seen_after(settings: Settings | None, round_: Round, member: Member) -> float:
-    """Returns the seconds after which a member says that it has seen a proposal, unless it can say
+    """Return the seconds after which a member says that it has seen a proposal, unless it can say
     ready before.
 
     It answers at once in a round of up to `LARGE` members. In a larger one all would write at the
@@ -71,7 +71,7 @@ def seen_after(settings: Settings | None, round_: Round, member: Member) -> floa
 
 
 def seen(node: Node, round_: Round) -> Acknowledgement:
-    """Returns that the node has seen a proposed round, and is getting ready."""
+    """Return that the node has seen a proposed round, and is getting ready."""
     return Acknowledgement(node.id, node.incarnation, round_.incarnation, "seen")
 
 
@@ -90,7 +90,7 @@ def ready(
     standings: tuple[Standing, ...] = (),
     ancestry: Ancestry | None = None,
 ) -> Acknowledgement:
-    """Returns that no worker of another round trains on the node, and what it can contribute."""
+    """Return that no worker of another round trains on the node, and what it can contribute."""
     return Acknowledgement(
         node.id,
         node.incarnation,
@@ -110,12 +110,12 @@ def ready(
 
 
 def offer(daemon: str, round_: str, snapshots: tuple[Snapshot, ...]) -> SlotOffer:
-    """Returns what a node that is left out of a round still holds for it."""
+    """Return what a node that is left out of a round still holds for it."""
     return SlotOffer(round_, daemon, snapshots)
 
 
 def highest(steps: Iterable[WorkerStep], resumed: int) -> int:
-    """Returns the highest step that a worker has finished.
+    """Return the highest step that a worker has finished.
 
     A worker that has not restored yet counts as having finished the round's resumed step. One that
     has restored may be behind it, if its script or a damaged checkpoint sent it back.
@@ -131,7 +131,7 @@ def vote(
     *,
     sealed: bool = False,
 ) -> Vote:
-    """Returns the node's vote on a proposal.
+    """Return the node's vote on a proposal.
 
     Where the proposal has a target, `steps` were read after it was written. `sealed`: all workers
     have saved at it, and wait.
@@ -150,7 +150,7 @@ def vote(
 
 
 def refusal(node: str, proposal: Proposal, resumed: int = 0, *, plain: bool = False) -> Vote:
-    """Returns that the node's workers cannot agree on a step. `plain`: they have no Checkpointer
+    """Return that the node's workers cannot agree on a step. `plain`: they have no Checkpointer
     yet.
     """
     return Vote(node, proposal.id, resumed, refused=True, plain=plain)

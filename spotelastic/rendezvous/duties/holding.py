@@ -50,7 +50,7 @@ class HolderDuty:
 
 
 def duty(status: HolderStatus, seen: RunState, now: float, new_id: Callable[[], str]) -> HolderDuty:
-    """Returns what a registered node does about the election and about rounds."""
+    """Return what a registered node does about the election and about rounds."""
     if seen.settings is None or seen.blind:
         return HolderDuty()
     if not status.leads:
@@ -66,7 +66,7 @@ def duty(status: HolderStatus, seen: RunState, now: float, new_id: Callable[[], 
 
 
 def gathers(seen: RunState) -> float:
-    """Returns the seconds in which the holder awaits further events before it decides.
+    """Return the seconds in which the holder awaits further events before it decides.
 
     In a large run all nodes answer at about the same time, and each decision looks at all of them.
     So the holder decides about many answers at once. In a small run it decides at once.
@@ -76,7 +76,7 @@ def gathers(seen: RunState) -> float:
 
 
 def written(outcome: TransactionResult, seen: RunState, now: float) -> tuple[int, float]:
-    """Returns `lead_after` and `lead_at` after a decision made at `now` was written, or found that
+    """Return `lead_after` and `lead_at` after a decision made at `now` was written, or found that
     something it depended on had changed.
     """
     after = outcome.revision if outcome.succeeded else seen.revision + 1

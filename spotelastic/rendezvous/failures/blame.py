@@ -59,12 +59,12 @@ def _tier(failure: Failure) -> int:
 
 
 def first(failures: Iterable[Failure]) -> Failure | None:
-    """Returns the failure that caused the others; None if there is none."""
+    """Return the failure that caused the others; None if there is none."""
     return min(failures, key=lambda f: (_tier(f), f.at, f.node, f.local_rank), default=None)
 
 
 def of_job(failures: Iterable[Failure], last: str) -> Failure | None:
-    """Returns the failure to show of a job that ends because its `last` round failed. If only peers
+    """Return the failure to show of a job that ends because its `last` round failed. If only peers
     have told of that, it is the newest one that says more.
     """
     of_workers = [failure for failure in failures if failure.rank >= 0]
@@ -76,7 +76,7 @@ def of_job(failures: Iterable[Failure], last: str) -> Failure | None:
 
 
 def corrected(round_: Round, failures: Iterable[Failure]) -> Round:
-    """Returns a proposed round that names the worker that failed first, if that was told after
+    """Return a proposed round that names the worker that failed first, if that was told after
     those that lost it as a peer.
     """
     if round_.cause != "worker" or round_.nodes:

@@ -66,7 +66,7 @@ def cannot_pass(failure: Failure, streak: Streak, nodes: int) -> bool:
 
 
 def after(streak: Streak, failure: Failure | None, lived: float) -> Streak:
-    """Returns the streak after a failure of a round that had trained for so many seconds; None:
+    """Return the streak after a failure of a round that had trained for so many seconds; None:
     only those are heard of so far that have lost the failed one as a peer.
     """
     if lived >= AT_ONCE:
@@ -76,7 +76,7 @@ def after(streak: Streak, failure: Failure | None, lived: float) -> Streak:
 
 
 def learnt(streak: Streak, failure: Failure) -> Streak:
-    """Returns a streak once its last failure is known."""
+    """Return a streak once its last failure is known."""
     if not failure.exit_code or not streak.failures:
         return replace(streak, alike=0, failure="")
     places = _PLACE.findall(failure.traceback)
@@ -87,14 +87,14 @@ def learnt(streak: Streak, failure: Failure) -> Streak:
 
 
 def unpaused(streak: Streak) -> Streak:
-    """Returns the streak where other nodes are there now, which may help: the next start is at
+    """Return the streak where other nodes are there now, which may help: the next start is at
     once. How often the same failure came is still known, because only a new step ends that.
     """
     return replace(streak, failures=min(1, streak.failures))
 
 
 def pause(streak: Streak) -> float:
-    """Returns the seconds until the next start."""
+    """Return the seconds until the next start."""
     return Backoff(1.0, LONGEST, failures=streak.failures - 1).bound
 
 

@@ -40,7 +40,7 @@ class NodePace:
 
 
 def after(pace: NodePace | None, told: Progress) -> NodePace | None:
-    """Returns the pace after a report. A new round begins anew."""
+    """Return the pace after a report. A new round begins anew."""
     if pace is None or pace.round != told.round:
         pace = None
     measured = pace.measurements if pace is not None else ()

@@ -76,7 +76,7 @@ class Excess:
 
 
 def decide(seen: RunState, now: float, policy: SlowPolicy = SlowPolicy()) -> tuple[Action, ...]:
-    """Returns which nodes are named as slow, and which are no longer."""
+    """Return which nodes are named as slow, and which are no longer."""
     if seen.settings is None or seen.settings.slow_after <= 0:
         return ()
     if not (seen.paces or seen.slow):
@@ -99,16 +99,16 @@ class _Alike:
         self._deviations: dict[float, list[float]] = {}
 
     def step_time(self, pace: NodePace) -> float:
-        """Returns the median step of the others than the node with this pace."""
+        """Return the median step of the others than the node with this pace."""
         self._steps = self._steps or sorted(each.step_time for each in self.paces.values())
         return _median_without(self._steps, pace.step_time)
 
     def middle(self, pace: NodePace) -> float:
-        """Returns the median of the others' own time."""
+        """Return the median of the others' own time."""
         return _median_without(self.usual, pace.usual)
 
     def deviation(self, pace: NodePace, middle: float) -> float:
-        """Returns the median deviation of the others' own time from its `middle`."""
+        """Return the median deviation of the others' own time from its `middle`."""
         known = self._deviations.get(middle)
         if known is None:  # a few times: leaving one out hardly moves the middle
             known = self._deviations[middle] = sorted(abs(each - middle) for each in self.usual)
@@ -116,7 +116,7 @@ class _Alike:
 
 
 def _median_without(ordered: Sequence[float], value: float) -> float:
-    """Returns the median of sorted values without one that is equal to `value`."""
+    """Return the median of sorted values without one that is equal to `value`."""
     gone, half = bisect_left(ordered, value), (len(ordered) - 1) // 2
 
     def at(index: int) -> float:
@@ -130,7 +130,7 @@ Peers = Mapping[str, _Alike]
 
 
 def _peers(seen: RunState) -> Peers:
-    """Returns the nodes that are compared with each other."""
+    """Return the nodes that are compared with each other."""
     found: dict[str, dict[str, NodePace]] = {}
     round_ = seen.round
     if round_ is None or round_.phase != "started":
@@ -185,7 +185,7 @@ def _named(seen: RunState, peers: Peers, now: float, policy: SlowPolicy) -> Iter
 
 
 def _excess(name: str, peers: _Alike, policy: SlowPolicy) -> Excess | None:
-    """Compares a node with its peers; None: it cannot be compared."""
+    """Compare a node with its peers; None: it cannot be compared."""
     pace = peers.paces.get(name)
     if pace is None or len(peers.paces) == 1:
         return None
@@ -199,7 +199,7 @@ def _excess(name: str, peers: _Alike, policy: SlowPolicy) -> Excess | None:
 
 
 def _room(peers: _Alike, middle: float, pace: NodePace, policy: SlowPolicy) -> float:
-    """Returns by how many seconds a node may exceed the others."""
+    """Return by how many seconds a node may exceed the others."""
     spread = SIGMA * peers.deviation(pace, middle)
     floor = policy.floor if len(peers.paces) > 2 else policy.floor_of_two
     return max(
@@ -210,13 +210,13 @@ def _room(peers: _Alike, middle: float, pace: NodePace, policy: SlowPolicy) -> f
 
 
 def named(slow: SlowNode) -> Event:
-    """Returns the event that tells of a slow node."""
+    """Return the event that tells of a slow node."""
     data = {"factor": slow.factor, "speed": slow.speed, "incarnation": slow.incarnation}
     return Event(slow.at, SLOW, slow.line, slow.node, data)
 
 
 def cleared(slow: SlowNode, reason: str, now: float) -> Event:
-    """Returns the event that tells that a node is slow no longer."""
+    """Return the event that tells that a node is slow no longer."""
     data = {"incarnation": slow.incarnation, "since": slow.at}
     return Event(now, OVER, _over_line(slow, reason), slow.node, data)
 
@@ -226,7 +226,7 @@ def _over_line(slow: SlowNode, reason: str) -> str:
 
 
 def lines(actions: Iterable[Action]) -> Iterator[str]:
-    """Yields what people are told of these actions on the holder's machine: where there is no
+    """Yield what people are told of these actions on the holder's machine: where there is no
     controller, they see it nowhere else.
     """
     for action in actions:

@@ -24,7 +24,7 @@ something in them may be broken.
 
 
 def agreed_step(standings: Sequence[Standing]) -> int | None:
-    """Returns the step that all of these workers can go on from with the state that they have; None
+    """Return the step that all of these workers can go on from with the state that they have; None
     if there is none.
 
     A vote comes before each step of an optimizer. So workers are at most one step apart, and
@@ -41,7 +41,7 @@ def agreed_step(standings: Sequence[Standing]) -> int | None:
 
 
 def keepers(round_: Round, acks: Iterable[Acknowledgement]) -> dict[str, tuple[Standing, ...]]:
-    """Returns the members of the proposed round whose workers all rest, with their standings.
+    """Return the members of the proposed round whose workers all rest, with their standings.
 
     Who rests has a Checkpointer, whatever a round before has taken the script for (`Round.plain`):
     its workers may have come to it after a long start.
@@ -57,7 +57,7 @@ def keepers(round_: Round, acks: Iterable[Acknowledgement]) -> dict[str, tuple[S
 
 
 def source(round_: Round, step: int, chosen: Resume, *, all_keep: bool) -> Resume | None:
-    """Returns what a round resumes from whose workers go on from `step`; None if some could not.
+    """Return what a round resumes from whose workers go on from `step`; None if some could not.
 
     `chosen` is what all members could restore. Members without a state of their own need it, and
     it has to be the very step at which the others are.
@@ -69,7 +69,7 @@ def source(round_: Round, step: int, chosen: Resume, *, all_keep: bool) -> Resum
 
 
 def lost_peer(seen: RunState, round_: Round) -> str:
-    """Returns the member of a proposed round that is almost certainly gone: the collectives of
+    """Return the member of a proposed round that is almost certainly gone: the collectives of
     others have failed, none of their workers has, and only that member has not answered. Empty if
     there is none.
     """
@@ -79,7 +79,7 @@ def lost_peer(seen: RunState, round_: Round) -> str:
 
 
 def unheard(seen: RunState, round_: Round) -> tuple[str, ...]:
-    """Returns the members that may be why the collectives of the others have failed: they have
+    """Return the members that may be why the collectives of the others have failed: they have
     told nothing. Empty where a worker has failed by itself, and in a large round.
     """
     if round_.phase == "proposed":
@@ -91,7 +91,7 @@ def unheard(seen: RunState, round_: Round) -> tuple[str, ...]:
 
 
 def vanished(seen: RunState, round_: Round) -> tuple[str, ...]:
-    """Returns the members of a started round that are gone although their leases are not: the
+    """Return the members of a started round that are gone although their leases are not: the
     collectives of others have failed, and nobody listens where their daemons did.
     """
     return tuple(sorted(seen.refusing.intersection(unheard(seen, round_))))
@@ -104,7 +104,7 @@ def _broke(seen: RunState, round_: str) -> bool:
 
 
 def fallen(round_: Round, failures: Collection[Failure]) -> set[str]:
-    """Returns the nodes that lost a worker, in a round whose other workers keep their state."""
+    """Return the nodes that lost a worker, in a round whose other workers keep their state."""
     return {
         failure.node
         for failure in failures

@@ -32,7 +32,7 @@ def choose(
     commits: Iterable[Commit],
     known: Commit | None = None,
 ) -> Resume:
-    """Returns the newest complete state: in memory, else the newest commit, else a fresh start.
+    """Return the newest complete state: in memory, else the newest commit, else a fresh start.
 
     `parent` is the incarnation of the last round that started, `lineage` its ancestors, `known` the
     newest commit that existed when `parent` started.
@@ -48,7 +48,7 @@ def choose(
 def with_ancestors(
     round_: Round, told: Iterable[Ancestry], commits: Iterable[Commit], run_id: str
 ) -> Round:
-    """Returns the proposed round with the ancestors that its members know of, where the rendezvous
+    """Return the proposed round with the ancestors that its members know of, where the rendezvous
     store has lost these. `run_id` is what the storage says now; empty where it has not answered.
 
     Must never happen: it goes on from a history that another one has replaced. So all members know
@@ -95,7 +95,7 @@ def could_be_newer(
 
 
 def extend(round_: Round, resume: Resume) -> tuple[Branch, ...]:
-    """Returns the lineage of the round that branches off `round_`'s parent at the resumed step."""
+    """Return the lineage of the round that branches off `round_`'s parent at the resumed step."""
     if not round_.parent:
         return ()
     ancestors = (*round_.lineage, Branch(round_.parent, resume.step, round_.known))
@@ -126,7 +126,7 @@ def _is_later(memory: Resume, commit: Commit, known: Commit | None) -> bool:
 
 
 def _bounds(parent: str, lineage: Sequence[Branch]) -> Mapping[str, int | None]:
-    """Returns, for each round on the lineage, oldest first, the last step that is part of the
+    """Return, for each round on the lineage, oldest first, the last step that is part of the
     history.
     """
     bounds: dict[str, int | None] = {branch.incarnation: branch.step for branch in lineage}

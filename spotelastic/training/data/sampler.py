@@ -121,7 +121,7 @@ class ElasticSampler(Sampler[list[int]]):
         world_size: Place = None,
         check: bool = True,
     ) -> None:
-        """`data` is the data set, or its number of samples.
+        """Make a sampler. `data` is the data set, or its number of samples.
 
         `rank` and `world_size` are those of the data-parallel group, where that is not the whole
         job; as functions, they are asked for each pass over the data. Raises `UsageError` where
@@ -249,7 +249,8 @@ class ElasticSampler(Sampler[list[int]]):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go to a saved position. Raises `UsageError` if the size of the data has changed within an
-        epoch."""
+        epoch.
+        """
         if state["size"] != self.size and state["consumed"]:
             raise UsageError(
                 f"the data set has {self.size} samples, but had {state['size']} when the state was "

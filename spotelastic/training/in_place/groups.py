@@ -145,7 +145,7 @@ class Groups:
                 self._shut(socket.SHUT_RD)
 
     def failed(self, error: str) -> None:
-        """A collective of NCCL has failed. Wakes the main thread, or ends the process."""
+        """Wake the main thread, or end the process, because a collective of NCCL has failed."""
         if self.is_closed:
             return  # they were aborted
         if self.rests:

@@ -107,7 +107,7 @@ class Rehearsing:
     # -- between blocks ---------------------------------------------------------------------------
 
     def enters(self, step: int) -> None:
-        """A round goes on from a step. Tells the other ranks that this one can rehearse."""
+        """Tell the other ranks that this one can rehearse: a round goes on from a step."""
         self._resumed = step
         ranks = self._loop.ranks()
         if self._mode != "off" and ranks.group is not None:
@@ -223,7 +223,9 @@ class Rehearsing:
         return struck
 
     def undone(self, problem: str) -> None:
-        """An attempt was put back in which a peer was lost, as far as there is no `problem`."""
+        """Note that an attempt was put back in which a peer was lost, as far as there is no
+        `problem`.
+        """
         was_in_collective = self.stage is TrialStage.STRUCK
         self.stage = TrialStage.VOTED if was_in_collective else TrialStage.AGAIN
         if problem:

@@ -303,7 +303,7 @@ class Steps:
     # -- the block --------------------------------------------------------------------------------
 
     def begins(self, step: Step) -> None:
-        """The block of a step begins."""
+        """Begin the block of a step."""
         if self._attempt is not None:
             raise UsageError("a step was begun within the block of another one")
         # What is made for each round is restored, not undone.
@@ -319,7 +319,7 @@ class Steps:
         return any(isinstance(value, ElasticSampler) and value.waits for value in values)
 
     def ends(self, step: Step, error: BaseException | None) -> bool:
-        """The block of a step ends. Returns whether an exception that came out of it is settled."""
+        """End the block of a step. Returns whether an exception that came out of it is settled."""
         attempt, meeting = self._attempt, self._meeting
         assert attempt is not None
         try:
@@ -387,7 +387,7 @@ class Steps:
         return True
 
     def _finish(self, attempt: _Attempt) -> None:
-        """The step counts, for this process."""
+        """Count the step, for this process."""
         self._attempt = None
         attempt.step.finished = True
         self._tell(self.counted)
@@ -422,7 +422,10 @@ class Steps:
     def _before_optimizer(
         self, optimizer: Any, args: Sequence[Any], more: Mapping[str, Any]
     ) -> None:
-        """An optimizer is about to step. It has its gradients, unless it computes them itself."""
+        """Note that an optimizer is about to step.
+
+        It has its gradients, unless it computes them itself.
+        """
         attempt, meeting = self._attempt, self._meeting
         if attempt is None or meeting is None or os.getpid() != self._process:
             return
@@ -449,7 +452,7 @@ class Steps:
         return known
 
     def votes(self, step: Step) -> None:
-        """The step has all its gradients, as the script says."""
+        """Note that the step has all its gradients, as the script says."""
         attempt = self._attempt
         if attempt is None or attempt.step is not step:
             raise UsageError("step.vote() belongs into the block of its step: `with step:`")

@@ -89,8 +89,8 @@ class Undo:
         self._begun = begun
 
     def finished(self, stepped: Collection[int] | None) -> None:
-        """The step counts. `stepped` are the ids of the optimizers that have stepped in it; None:
-        the script has others, of which nothing is known.
+        """Take the step as made. `stepped` are the ids of the optimizers that have stepped in it;
+        None: the script has others, of which nothing is known.
 
         What an optimizer has not stepped with may be added to in the next step.
         """

@@ -70,7 +70,7 @@ class ServerInbox:
     """
 
     def __init__(self, link: Link, body_at: int) -> None:
-        """A message has a body where this number of its head is not negative."""
+        """Return whether a message has a body: this number of its head is not negative then."""
         self._link, self._body_at = link, body_at
         self._come: SimpleQueue[RankMessage | Exception] = SimpleQueue()
 

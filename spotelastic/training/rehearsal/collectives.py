@@ -50,7 +50,7 @@ class Collectives:
 
     @contextlib.contextmanager
     def voting(self) -> Iterator[None]:
-        """The vote is made in the block: it is no collective of the script."""
+        """Leave out what is called in the block: the vote is no collective of the script."""
         self._has_voted, thread, self._thread = True, self._thread, 0
         try:
             yield

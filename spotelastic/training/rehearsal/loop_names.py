@@ -90,7 +90,7 @@ class _NameReader(ast.NodeVisitor):
     visit_SetComp = visit_DictComp = visit_GeneratorExp = visit_ListComp
 
     def visit_Lambda(self, node: ast.AST) -> None:
-        """What a function does happens when it is called: see `of_functions`."""
+        """Leave out what a function does, which happens when it is called: see `of_functions`."""
 
     visit_ClassDef = visit_Lambda
 

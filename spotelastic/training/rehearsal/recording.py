@@ -74,13 +74,14 @@ class NoRecording:
     """What a Checkpointer is told outside of a rehearsal."""
 
     def begins(self) -> None:
-        """The state is about to be restored, if there is one."""
+        """Note that the state is about to be restored, if there is one."""
 
     def restored(self, step: int) -> None:
-        """The state was restored."""
+        """Note that the state was restored."""
 
     def stepped(self, step: int, loss: Any, page: Any) -> None:
-        """A step counts, and was saved if a save was due. May wait, and may end the process.
+        """Note that a step counts, and was saved if a save was due. May wait, and may end the
+        process.
 
         The `page` says whether a node is about to come or go.
         """

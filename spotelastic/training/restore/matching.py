@@ -92,7 +92,6 @@ def leave_to_itself(
     name: str, here: dict[str, Kind], there: dict[str, Kind], *, known: bool
 ) -> None:
     """Leave out an entry with a load_state_dict of its own, which decides itself what fits."""
-
     ours, saved = (below({name}, kinds) for kinds in (here, there))
     if known or bool(ours) == bool(saved):
         for kinds, names in ((here, ours), (there, saved)):

@@ -25,7 +25,7 @@ _MAPPED = "::ffff:"
 
 
 def of_groups(store: Collection[Address] = ()) -> Sockets:
-    """Returns gloo's connections, and those to a store that listens there."""
+    """Return gloo's connections, and those to a store that listens there."""
     found: Sockets = {}
     for fd, what in _descriptors():
         if what == "anon_inode:[eventpoll]":
@@ -38,7 +38,7 @@ def of_groups(store: Collection[Address] = ()) -> Sockets:
 
 
 def of_store(variables: Mapping[str, str]) -> frozenset[Address]:
-    """Returns where the store listens that these variables name; empty if they name none."""
+    """Return where the store listens that these variables name; empty if they name none."""
     try:
         host, port = variables["MASTER_ADDR"], int(variables["MASTER_PORT"])
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -48,7 +48,7 @@ def of_store(variables: Mapping[str, str]) -> frozenset[Address]:
 
 
 def opened(fd: int, inode: int) -> socket.socket | None:
-    """Returns a connection by a descriptor of its own; None if it is gone, or no connection."""
+    """Return a connection by a descriptor of its own; None if it is gone, or no connection."""
     try:
         own = os.dup(fd)
     except OSError:
@@ -71,7 +71,7 @@ def _descriptors() -> Iterator[tuple[int, str]]:
 
 
 def _of_gloo(epoll: int) -> Sockets:
-    """Returns what an epoll instance waits for besides pipes; empty if it is none of gloo's."""
+    """Return what an epoll instance waits for besides pipes; empty if it is none of gloo's."""
     try:
         with open(f"/proc/self/fdinfo/{epoll}") as file:  # noqa: PTH123
             told = file.read()

@@ -21,7 +21,6 @@ def await_commit(client: WorkerClient, ranks: Ranks, step: int, within: float, s
     `within` are the seconds without a byte after which it is given up. Raises `EnvironmentFailure`
     when the step was not `saved`, or is not committed.
     """
-
     told, told_at = "", 0.0
 
     def tell(status: DaemonStatus | None) -> None:

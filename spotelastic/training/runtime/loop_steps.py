@@ -18,7 +18,10 @@ class LoopSteps(Generic[T]):
     """The steps that are left of a loop, as an iterator that knows where it is."""
 
     def __init__(self, steps: Iterator[T], total: int, last_step: Callable[[], int]) -> None:
-        """`steps` are what it yields. `last_step` returns the last finished one."""
+        """Make the iterator.
+
+        `steps` are what it yields; `last_step` returns the last finished one.
+        """
         self._steps = steps
         self.total = total
         self.last_step = last_step

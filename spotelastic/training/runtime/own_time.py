@@ -75,7 +75,7 @@ class OwnTime:
 
 
 def own_time(steps: Sequence[StepTimes], entries: Sequence[Entry]) -> OwnTime | None:
-    """Returns how these steps were spent, from the collectives on record; None: that is not known.
+    """Return how these steps were spent, from the collectives on record; None: that is not known.
 
     Ranks that send to single others (pipelines) do unlike work, so that comparing them says
     nothing.
@@ -87,7 +87,7 @@ def own_time(steps: Sequence[StepTimes], entries: Sequence[Entry]) -> OwnTime | 
 
 
 def _on_cpu(steps: Sequence[StepTimes], entries: Sequence[Entry]) -> OwnTime | None:
-    """Sums up the waits of the host."""
+    """Sum up the waits of the host."""
     begun = sorted(int(entry["time_created_ns"]) for entry in entries)
     steps = [step for step in steps if step.begin >= begun[0]]
     waited = 0
@@ -104,7 +104,7 @@ def _on_cpu(steps: Sequence[StepTimes], entries: Sequence[Entry]) -> OwnTime | N
 
 
 def _on_gpu(steps: Sequence[StepTimes], entries: Sequence[Entry]) -> OwnTime | None:
-    """Sums up what collectives took on the GPU. The newest ones may not have been timed yet."""
+    """Sum up what collectives took on the GPU. The newest ones may not have been timed yet."""
     timed = sorted(entries, key=lambda entry: int(entry["time_created_ns"]))
     unknown = (e["time_created_ns"] for e in timed if e.get("duration_ms") is None)
     first, until = int(timed[0]["time_created_ns"]), next(unknown, math.inf)
@@ -126,7 +126,7 @@ def _average(steps: Sequence[StepTimes], waited: float) -> OwnTime | None:
 
 
 def recorded(*, on_gpu: bool) -> Sequence[Entry]:
-    """Returns what torch's flight recorder has; nothing where it is off, or there is none."""
+    """Return what torch's flight recorder has; nothing where it is off, or there is none."""
     dump = torch_names.flight_recorder(of_nccl=on_gpu)
     if dump is None:
         return ()
@@ -155,7 +155,7 @@ class OwnTimeMeter:
         self._optimizers = deque[tuple[int, int]](maxlen=OPTIMIZERS)
 
     def optimizer_begins(self, *_: object) -> None:
-        """An optimizer has all gradients, and begins its step."""
+        """Note that an optimizer has all gradients, and begins its step."""
         self._optimizers.append((self._clock(), self._waited_at))
 
     def waited(self, begin: int, end: int) -> None:
@@ -165,7 +165,8 @@ class OwnTimeMeter:
 
     @contextlib.contextmanager
     def voting(self) -> Iterator[None]:
-        """This rank has its gradients, and waits in the block until all others have theirs.
+        """Note that this rank has its gradients, and waits in the block until all others have
+        theirs.
 
         Where a round was entered in place, this comes before the hook of the optimizer.
         """
@@ -177,7 +178,9 @@ class OwnTimeMeter:
             self.waited(begin, self._clock())
 
     def step_ends(self, step: int) -> None:
-        """The script has finished a step. What follows until `step_begins` is not its work."""
+        """Note that the script has finished a step. What follows until `step_begins` is not its
+        work.
+        """
         if self._begin:
             end = self._clock()
             # One that is not torch's calls no hook: then it counts as waiting, for all ranks alike.
@@ -206,7 +209,7 @@ class OwnTimeMeter:
 
 
 def period(step_time: float, every: float) -> int:
-    """Returns the steps between two measurements: a power of two, so that all ranks, whose steps
+    """Return the steps between two measurements: a power of two, so that all ranks, whose steps
     take about the same time, measure at the same ones.
     """
     return 1 << max(LEAST, math.ceil(math.log2(max(every / max(step_time, 1e-6), 1.0))))

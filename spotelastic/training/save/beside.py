@@ -40,7 +40,7 @@ class Beside:
             self._hook = register_optimizer_step_pre_hook(hook)
 
     def begun(self, client: WorkerClient, copying: Copying | None, stall: float) -> None:
-        """A save was made, or is being copied. `stall` is what the call took."""
+        """Note that a save was made, or is being copied. `stall` is what the call took."""
         self.copying, self.stall = copying, stall
         if copying is None:
             client.page.saved(stall)

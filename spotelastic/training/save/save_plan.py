@@ -39,7 +39,10 @@ class SavePlan:
         client: WorkerClient,
         added: Callable[[], Sequence[ValueEntry]],
     ) -> None:
-        """`added` returns the values that are saved besides the script's state."""
+        """Make an empty plan.
+
+        `added` returns the values that are saved besides the script's state.
+        """
         self._state, self._session, self._client = state, session, client
         self._added = added
         self._saver: Saver | None = None

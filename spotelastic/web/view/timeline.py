@@ -171,7 +171,7 @@ def _is_control(event: Event) -> bool:
 
 
 def _start(tracks: dict[str, _Track], event: Event) -> None:
-    """A round has started: its members train, all others that are there wait."""
+    """Note that a round has started: its members train, all others that are there wait."""
     members = set(_names(event.data, "members"))
     for node in members:
         tracks.setdefault(node, _Track())
@@ -183,7 +183,7 @@ def _start(tracks: dict[str, _Track], event: Event) -> None:
 
 
 def _finish(tracks: Mapping[str, _Track], at: float) -> None:
-    """The job has ended: what is still there has nothing to do."""
+    """Note that the job has ended: what is still there has nothing to do."""
     for track in tracks.values():
         if track.state not in ("", "gone"):
             track.turns(at, "resting")

@@ -36,7 +36,6 @@ ANYWHERE = {
     "_spotelastic": "ours: it marks what we have put around a function of torch",
 }
 EXCEPTIONS = {
-    "rendezvous/torch_plugin.py torch._C._distributed_c10d": "for type checkers alone",
     "training/state/values.py core.multiarray._reconstruct": "numpy's: part of a format",
     "format/encoding.py torch._utils": "text in each file that torch.load reads",
     "format/metadata.py _StorageInfo": "the same",

@@ -1,5 +1,6 @@
 """Declares the options of `up --kube` and `spotelastic kube` about pods: the table `kubernetes` of
-`spotelastic.toml`."""
+`spotelastic.toml`.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -292,7 +292,7 @@ def _conclude(status: Object, verdict: tuple[str, str, str], text: str) -> None:
 
 
 def _finish(pods: Sequence[Object], status: Object) -> JobDecision:
-    """What is left to do for a Job that is over."""
+    """Do what is left to do for a Job that is over."""
     living = [pod for pod in pods if not has_ended(pod)]
     status["terminating"] = len(living)
     ending = (pod for pod in living if "deletionTimestamp" not in pod["metadata"])
