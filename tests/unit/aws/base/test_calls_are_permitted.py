@@ -24,6 +24,8 @@ PREFIXES = {"service-quotas": "servicequotas"}
 HELPERS = {"get_paginator", "get_waiter"}
 OF_S3 = {
     "AbortMultipartUpload": "AbortMultipartUpload",
+    "CompleteMultipartUpload": "PutObject",
+    "CreateMultipartUpload": "PutObject",
     "DeleteObjects": "DeleteObject",
     "DownloadFile": "GetObject",
     "HeadBucket": "ListBucket",
@@ -35,6 +37,7 @@ OF_S3 = {
     "PutBucketLifecycleConfiguration": "PutLifecycleConfiguration",
     "PutPublicAccessBlock": "PutBucketPublicAccessBlock",
     "UploadFile": "PutObject",
+    "UploadPart": "PutObject",
 }
 """What S3 calls its actions otherwise than its operations (and boto3's own)."""
 
