@@ -206,7 +206,7 @@ def _steps(
 
 
 def _schedule(local: NodeState, now: float) -> Iterator[Action | Wake]:
-    """Record what is announced, and has the node leave for it when its time has come."""
+    """Record what is announced, and have the node leave for it when its time has come."""
     departure = local.departure
     if local.membership.registered:
         for notice in departure.untold:

@@ -27,7 +27,7 @@ class Watches:
         self._nodes: Watch | None = None
 
     def follow(self, seen: RunState, *, holds: bool) -> RunState:
-        """Start or ends the watch on the nodes' keys, and return `seen` accordingly.
+        """Start or end the watch on the nodes' keys, and return `seen` accordingly.
 
         Only the holder watches the nodes' keys, so that events stay linear in their number.
         """

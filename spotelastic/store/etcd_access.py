@@ -39,7 +39,7 @@ Allowed = tuple[int, bytes, bytes]
 
 
 def restrict(endpoints: Sequence[str], tls: TlsFiles, keys: Keys, timeout: float = 2.0) -> None:
-    """Give members and workers their rights in this etcd, and has it ask for them. Idempotent.
+    """Give members and workers their rights in this etcd, and have it ask for them. Idempotent.
 
     `tls` are a member's files; each call has `timeout` seconds. Raises `Unavailable`.
     """

@@ -37,7 +37,7 @@ def run(command: Sequence[str], environ: Mapping[str, str], within: float) -> tu
 
 
 def give_up(process: "subprocess.Popen[str] | subprocess.Popen[bytes]") -> None:
-    """Kills a process, and waits only a moment for its end."""
+    """Kill a process, and wait only a moment for its end."""
     process.kill()
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(END_WITHIN)

@@ -76,7 +76,7 @@ def _may_enter(local: NodeState, resting: RestingWorkers, round_: Round) -> bool
 
 
 def rest(workers: Workers) -> Iterator[Action | Wake]:
-    """Has workers leave their group, and waits until all of them rest."""
+    """Have workers leave their group, and wait until all of them rest."""
     if workers.all_rest:
         yield EndRound(rests=True)
     elif workers.rest_by == math.inf:

@@ -119,9 +119,8 @@ def _environment_of_the_account() -> Iterator[None]:
 
 @contextmanager
 def account(folder: Path, conditions: Conditions | None = None) -> Iterator[Authority]:
-    """All boto3 clients of the process have this account, and no other, until the block ends.
-
-    Without `conditions` it has those that the environment asks for.
+    """All boto3 clients of the process have this account, and no other, until the block ends;
+    without `conditions` it has those that the environment asks for.
     """
     from moto import mock_aws
     from moto.autoscaling.models import autoscaling_backends
