@@ -92,6 +92,28 @@ def test_a_loss_in_an_attempt_of_a_rehearsal_changes_no_parameter(
     assert "on 2 ranks" in line and "bit-identical" in line
 
 
+@pytest.mark.parametrize("case", often(case for case in CASES if "-asked-after-" in case))
+def test_a_planned_change_between_attempts_of_a_rehearsal_changes_no_parameter(
+    cases: dict[str, Told], case: str
+) -> None:
+    alone = dict(cases["alone-kinds"]["told"]["0"])[case.partition("-")[0]]
+    for rank in "0", "1", "2":
+        assert cases[case]["told"][rank][-1] == pytest.approx(alone, rel=1e-9, abs=1e-12)
+    [line] = [each for each in cases[case]["heard"] if "rehearsed at step" in each]
+    assert "on 3 ranks" in line and "bit-identical" in line
+
+
+@pytest.mark.parametrize("case", often(case for case in CASES if "-knows-more-" in case))
+def test_ranks_rehearse_together_also_where_one_has_heard_more_than_another(
+    cases: dict[str, Told], case: str
+) -> None:
+    """A rank may be lost when it has told the outcome of a rehearsal to some of the others."""
+    alone = dict(cases["alone-kinds"]["told"]["0"])["Plain"]
+    for rank in "0", "1":
+        assert cases[case]["told"][rank][-1] == pytest.approx(alone, rel=1e-9, abs=1e-12)
+    assert [each for each in cases[case]["heard"] if "on 3 ranks: bit-identical" in each]
+
+
 @pytest.mark.parametrize("case", often(case for case in CASES if "-unlike-" in case))
 def test_ranks_of_a_version_that_knows_of_no_rehearsals_meet_nobody_in_one(
     cases: dict[str, Told], case: str
