@@ -149,6 +149,10 @@ def alone(number: int, tell: Callable[[Any], None]) -> None:
 class Committed(Daemon):
     """Of which the newest commit is restored, by workers that cannot keep their state."""
 
+    @property
+    def has_committed(self) -> bool:
+        return self._node.agent.status().commit is not None
+
     def source(self) -> Resume:
         commit = self._node.agent.status().commit
         assert commit is not None
