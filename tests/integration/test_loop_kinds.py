@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.in_place import resting_drawn
 from support.in_place.resting_kinds import CASES
 from support.processes.patience import CASES_WITHIN
 from support.training import loop_kinds
@@ -27,6 +28,8 @@ def often(names: Iterable[str]) -> list[Any]:
 
 RIGHT = [kind.__name__ for kind in loop_kinds.RIGHT]
 EQUAL = [kind.__name__ for kind in loop_kinds.EQUAL]
+DRAWN = 9
+"""Schedules of losses and planned changes."""
 COST_A_RESTORE = {"TwoFrequencies", "LargeBufferThroughData", "OwnOptimizer"}
 """Kinds whose step cannot be put back, so that they go on from the last save."""
 CARRY = "TwoFrequencies"
@@ -61,7 +64,9 @@ def cases(
         if item.path == request.path and hasattr(item, "callspec")
         for value in item.callspec.params.values()
     }
+    drawn = [case for case in resting_drawn.CASES if case in wanted]
     tried = ["alone-kinds", *(case for case in CASES if case in wanted)]
+    tried += ["drawn-alone", *drawn] if drawn else []
     subprocess.run(
         [sys.executable, "-W", "ignore", "-m", "support.in_place.resting_cases", folder, *tried],
         cwd=TESTS,
@@ -90,6 +95,44 @@ def test_a_loss_in_an_attempt_of_a_rehearsal_changes_no_parameter(
         assert cases[case]["told"][rank][-1] == pytest.approx(alone, rel=1e-9, abs=1e-12)
     [line] = [each for each in cases[case]["heard"] if "rehearsed at step" in each]
     assert "on 2 ranks" in line and "bit-identical" in line
+
+
+@pytest.mark.parametrize("case", often(case for case in CASES if "-asked-after-" in case))
+def test_a_planned_change_between_attempts_of_a_rehearsal_changes_no_parameter(
+    cases: dict[str, Told], case: str
+) -> None:
+    alone = dict(cases["alone-kinds"]["told"]["0"])[case.partition("-")[0]]
+    for rank in "0", "1", "2":
+        assert cases[case]["told"][rank][-1] == pytest.approx(alone, rel=1e-9, abs=1e-12)
+    [line] = [each for each in cases[case]["heard"] if "rehearsed at step" in each]
+    assert "on 3 ranks" in line and "bit-identical" in line
+
+
+@pytest.mark.parametrize("case", often(case for case in CASES if "-knows-more-" in case))
+def test_ranks_rehearse_together_also_where_one_has_heard_more_than_another(
+    cases: dict[str, Told], case: str
+) -> None:
+    """A rank may be lost when it has told the outcome of a rehearsal to some of the others."""
+    alone = dict(cases["alone-kinds"]["told"]["0"])["Plain"]
+    for rank in "0", "1":
+        assert cases[case]["told"][rank][-1] == pytest.approx(alone, rel=1e-9, abs=1e-12)
+    assert [each for each in cases[case]["heard"] if "on 3 ranks: bit-identical" in each]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("case", [f"drawn-{seed}" for seed in range(DRAWN)])
+def test_losses_and_planned_changes_at_any_moment_change_no_parameter(
+    cases: dict[str, Told], case: str
+) -> None:
+    kind = resting_drawn.kind_of(case)
+    alone = dict(cases["drawn-alone"]["told"]["0"])[kind]
+    ended = [
+        told[-1]["parameters"] for told in cases[case]["told"].values() if "parameters" in told[-1]
+    ]
+    assert len(ended) >= resting_drawn.RANKS - resting_drawn.KILLED
+    for parameters in ended:
+        assert parameters == pytest.approx(alone, rel=1e-9, abs=1e-12)
+    assert not [each for each in cases[case]["heard"] if "made twice" in each]
 
 
 @pytest.mark.parametrize("case", often(case for case in CASES if "-unlike-" in case))

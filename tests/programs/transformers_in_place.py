@@ -22,7 +22,7 @@ def main() -> None:
         max_steps=100_000,
         learning_rate=1e-4,
         warmup_steps=3,
-        logging_steps=20,
+        logging_steps=100_000,  # a peer that is lost in the collectives of a log costs a restore
         save_strategy="no",
         use_cpu=True,
         report_to=[],

@@ -22,6 +22,7 @@ from spotelastic.training.in_place.memory import Memory
 from spotelastic.training.in_place.voting import Votes
 from spotelastic.training.restore.loops import Loops
 from spotelastic.training.restore.own_values import OwnValues
+from spotelastic.training.runtime.rehearsal_record import of_script
 from spotelastic.training.runtime.session import Ranks
 from spotelastic.training.state.state import State
 
@@ -303,7 +304,9 @@ def join(loop: LoopParts, variables: Mapping[str, str], step: int, *, restores: 
     groups.former = None
     loop.enter()
     ranks = loop.ranks()
-    found = ranks.gather((variables["SPOTELASTIC_ROUND"], step, restores))
+    # Older versions, which tell no record, look at the last part.
+    record = loop.own.rehearsals.value()
+    found = ranks.gather((variables["SPOTELASTIC_ROUND"], step, record, restores))
     if others := [rank for rank, theirs in enumerate(found) if theirs[:2] != found[ranks.rank][:2]]:
         theirs = found[others[0]]
         raise SpotelasticError(
@@ -319,6 +322,8 @@ def join(loop: LoopParts, variables: Mapping[str, str], step: int, *, restores: 
         raise SpotelasticError("what is made for each round has to be restored by all ranks")
     elif restoring:
         _restore_on(restoring, loop, ranks, step)
+    if told := [each for _, _, *record, theirs in found if not theirs for each in record]:
+        loop.own.rehearsals = of_script(told[0])
     loop.resumed(step)
 
 

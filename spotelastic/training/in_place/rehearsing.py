@@ -82,8 +82,6 @@ class Rehearsing:
         """Whether the state has to be restored before the next attempt."""
         self._resumed = 0
         """The step that the round has gone on from."""
-        self.undoes = True
-        """Whether attempts that are undone have come back as they were."""
         self._not_before = 0
         self._watching = contextlib.ExitStack()
         self._collectives = Collectives()
@@ -108,7 +106,8 @@ class Rehearsing:
 
     def enters(self, step: int) -> None:
         """Tell the other ranks that this one can rehearse: a round goes on from a step."""
-        self._resumed = step
+        # Those that have just come know of nothing that was not possible before.
+        self._resumed, self._not_before = step, 0
         ranks = self._loop.ranks()
         if self._mode != "off" and ranks.group is not None:
             store_of_all().set(f"{_CAN}{ranks.rank}", "")
@@ -120,6 +119,11 @@ class Rehearsing:
         ranks = self._loop.ranks()
         keys = [f"{_CAN}{rank}" for rank in range(ranks.world_size)]
         return ranks.group is None or bool(store_of_all().check(keys))
+
+    @property
+    def undoes(self) -> bool:
+        """Whether attempts that are undone have come back as they were."""
+        return not self._loop.own.rehearsals.restores
 
     def is_due(self, step: int) -> bool:
         """Return whether a step is rehearsed. It is the same on all ranks.
@@ -292,10 +296,13 @@ class Rehearsing:
         found = verdict.worst([each for each, *_ in told])
         _, seconds, step_time = told[0]
         self._loop.own.rehearsals = record.rehearsed(
-            step, ranks.world_size, seconds=seconds, step_time=step_time
+            step,
+            ranks.world_size,
+            seconds=seconds,
+            step_time=step_time,
+            restores=found.restores,
         )
         self.give_up()
-        self.undoes = self.undoes and not found.restores
         line = verdict.line(found, step, ranks.world_size)
         if ranks.rank == 0:
             self._loop.rehearsed(step, found.outcome, line)

@@ -201,7 +201,8 @@ class Steps:
             except Exception as error:
                 if not meeting.is_lost(error):
                     raise
-                standing = Standing(last)
+                # An attempt of a rehearsal does not count that has yet to be taken back.
+                standing = Standing(last, "dirty" if self._rehearsing.restores_first else "clean")
                 self._enter(meeting, meeting.rest(standing, error), standing)
         return self._loop.last_step() >= total
 

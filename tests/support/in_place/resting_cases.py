@@ -16,6 +16,7 @@ import torch._dynamo  # noqa: F401  # which optimizers import: once for all work
 from support.in_place import (
     resting_built,
     resting_device,
+    resting_drawn,
     resting_kinds,
     resting_lines,
     resting_loops,
@@ -41,7 +42,7 @@ CASES = (
     | losing_votes.CASES
 )
 
-KINDS = resting_kinds.CASES
+KINDS = resting_kinds.CASES | resting_drawn.CASES
 OFTEN = resting_often.CASES | resting_loops.CASES | resting_built.CASES
 
 

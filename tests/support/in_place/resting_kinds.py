@@ -11,6 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +20,7 @@ import torch
 import torch.distributed as dist
 from spotelastic_checkpoints import messages
 from spotelastic_checkpoints.types import Resume
-from support.in_place.resting_agent import Agent, Case, Plan, Script, run
+from support.in_place.resting_agent import Agent, Case, Plan, Script, Worker, run
 from support.in_place.resting_restored import Daemon
 from support.processes.patience import PATIENT
 from support.saving.daemons_and_workers import cluster
@@ -32,6 +33,7 @@ import spotelastic as se
 from spotelastic.training import checkpointer  # noqa: F401  # once for all workers
 from spotelastic.training.in_place import watching
 from spotelastic.training.in_place.groups import groups
+from spotelastic.training.runtime.rehearsal_record import RehearsalRecord
 
 STEPS, LOST_AT, VICTIM, ASKED_BEFORE = 14, 8, 2, 1
 LATER_LOST = {"TwoFrequencies": 11}
@@ -41,6 +43,8 @@ LOST_WITHIN = {loop_kinds.Plain: (1, 2, 3), loop_kinds.ReducedBefore: (1, 3, 4)}
 """Attempts of the rehearsed step 2 in which a rank is lost: the first, one that ends in the vote,
 and the last. That which ends in a collective never comes to the place of the loss.
 """
+ASKED_AFTER = {loop_kinds.Plain: (1, 2, 3), loop_kinds.ReducedBefore: (1, 2, 3, 4)}
+"""Attempts of the rehearsed step 2 after which all are asked to rest."""
 
 
 def parameters(kind: Plain) -> list[float]:
@@ -49,10 +53,18 @@ def parameters(kind: Plain) -> list[float]:
 
 
 def script(
-    make: type[Plain], steps: int, lost_at: int, attempt: int = 1, unlike: int = -1
+    make: type[Plain],
+    steps: int,
+    lost_at: int,
+    attempt: int = 1,
+    unlike: int = -1,
+    asked_after: int = 0,
+    knows_more: int = -1,
 ) -> Script:
     """`lost_at` is the step in whose `attempt` a rank is lost; 0: none is. Worker `unlike` is as
-    one of a version that knows of no rehearsals.
+    one of a version that knows of no rehearsals. After attempt `asked_after` of the rehearsed step
+    all are asked to rest, before they look for the next one. Worker `knows_more` has heard of one
+    rehearsal more than the others when a rank is lost.
     """
 
     def train(number: int, tell: Callable[[Any], None]) -> None:
@@ -60,8 +72,10 @@ def script(
         watching.watch()
         dist.init_process_group("gloo")
         kind = make()
+        if number == knows_more:
+            hear_more()
         with se.Checkpointer(kind.state, rehearse=number != unlike) as checkpoint:
-            kind.checkpoint, attempts = checkpoint, 0
+            kind.checkpoint, attempts, rehearsed = checkpoint, 0, 0
             for step in checkpoint.steps(steps):
                 attempts += step.number == lost_at
                 if step.number == lost_at and attempts == attempt:
@@ -73,19 +87,48 @@ def script(
                     kind.after(step.number)
                 if number == 0:
                     tell([step.number, step.finished, step.rehearses])
+                rehearsed += step.number == 2
+                if step.number == 2 and rehearsed == asked_after:
+                    wait_until_asked()
             tell(parameters(kind))
             os._exit(0)
 
     return train
 
 
+def hear_more() -> None:
+    rehearsed = RehearsalRecord.rehearsed
+
+    def more(record: RehearsalRecord, *args: Any, **told: Any) -> RehearsalRecord:
+        found = rehearsed(record, *args, **told)
+        return replace(found, ranks=(*found.ranks, 2), later=found.later + 1)
+
+    RehearsalRecord.rehearsed = more  # type: ignore[assignment, method-assign]
+
+
 def accident(number: int) -> None:
     if number == VICTIM:
         os.kill(os.getpid(), signal.SIGKILL)
+    if number == ASKED_BEFORE:
+        wait_until_asked()
+
+
+def wait_until_asked() -> None:
     deadline = time.monotonic() + PATIENT
-    while number == ASKED_BEFORE and not groups.is_closed:
+    while not groups.is_closed:
         assert time.monotonic() < deadline
         threading.Event().wait(0.005)
+
+
+def asks_after(attempt: int) -> Callable[[Agent, Worker, Any], None]:
+    """Return what asks all workers to rest once the rehearsed step was attempted so often."""
+    attempts = itertools.count(1)
+
+    def told(agent: Agent, _: Worker, what: Any) -> None:
+        if what[0] == 2 and len(what) == 3 and next(attempts) == attempt:
+            agent.rest()
+
+    return told
 
 
 def alone(number: int, tell: Callable[[Any], None]) -> None:
@@ -106,6 +149,10 @@ def alone(number: int, tell: Callable[[Any], None]) -> None:
 class Committed(Daemon):
     """Of which the newest commit is restored, by workers that cannot keep their state."""
 
+    @property
+    def has_committed(self) -> bool:
+        return self._node.agent.status().commit is not None
+
     def source(self) -> Resume:
         commit = self._node.agent.status().commit
         assert commit is not None
@@ -120,8 +167,10 @@ def trained(
     lost_at: int,
     attempt: int = 1,
     unlike: int = -1,
+    asked_after: int = 0,
+    knows_more: int = -1,
 ) -> Agent:
-    name, heard = f"{make.__name__}-{attempt}", []
+    name, heard = f"{make.__name__}-{attempt}-{asked_after}-{knows_more}", []
 
     def hears(event: messages.DaemonEvent) -> None:
         if isinstance(event, messages.Rehearsed | messages.SaveFailed):
@@ -135,8 +184,9 @@ def trained(
             begins=daemon.begins,
             restores_from=daemon.source,
             node=node.name,
+            on_told=asks_after(asked_after) if asked_after else None,
         )
-        trains = script(make, steps, lost_at, attempt, unlike)
+        trains = script(make, steps, lost_at, attempt, unlike, asked_after, knows_more)
         agent = run(count, trains, folder / name, plan, str(node.socket))
         agent.heard = heard
         return agent
@@ -160,6 +210,19 @@ CASES: dict[str, Case] = {
         )
         for make, attempts in LOST_WITHIN.items()
         for attempt in attempts
+    },
+    **{
+        f"{make.__name__}-asked-after-{attempt}": functools.partial(
+            trained, make=make, count=3, steps=STEPS, lost_at=0, asked_after=attempt
+        )
+        for make, attempts in ASKED_AFTER.items()
+        for attempt in attempts
+    },
+    **{
+        f"Plain-knows-more-{number}": functools.partial(
+            trained, make=Plain, count=3, steps=STEPS, lost_at=LOST_AT, knows_more=number
+        )
+        for number in (0, ASKED_BEFORE)
     },
     **{
         f"Plain-unlike-{unlike}": functools.partial(
