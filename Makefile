@@ -23,13 +23,14 @@ ON_MACOS := --config-file= --cache-dir=.mypy_cache/macos --platform darwin --pyt
   $(foreach name,signals systems validation training.dcp.convert,-m spotelastic.$(name)) \
   -m spotelastic_checkpoints.memory.reserve
 
-.PHONY: help install linux demo demo-kube test-kube docs test test-fast lint types types-on-macos test-examples test-programs \
+.PHONY: help install linux demo kube demo-kube test-kube docs test test-fast lint types types-on-macos test-examples test-programs \
   test-dashboard test-conformance test-aws soak bench dist smoke clean lock weight
 
 help:
 	@echo "make install   build .venv with everything"
 	@echo "make demo      train through real interruptions on this machine (about 3 minutes)"
 	@echo "make test-kube what only a real cluster shows, on the current context of kubectl"
+	@echo "make kube      an emulated Kubernetes cluster, for kubectl"
 	@echo "make demo-kube the same on an emulated Kubernetes cluster (about 4 minutes)"
 	@echo "make docs      build the documentation into build/site; fails on a broken link"
 	@echo "make test      lint, types, import rules and all tests"
@@ -82,8 +83,11 @@ demo: linux install
 test-kube: linux install
 	$(PYTHON) -m pytest -q -n 0 -m "soak or not soak" tests/kube
 
+kube: linux install
+	PYTHONPATH=tests $(PYTHON) -m support.emulated_kubernetes
+
 demo-kube: linux install
-	$(PYTHON) -m spotelastic.local.kubernetes.demo examples/train_gpt.py --steps 400
+	PYTHONPATH=tests $(PYTHON) -m support.emulated_kubernetes.demo examples/train_gpt.py --steps 400
 
 docs: install
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'

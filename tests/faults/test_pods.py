@@ -128,7 +128,7 @@ def test_the_demo_survives_its_four_interruptions() -> None:
     command = (
         sys.executable,
         "-m",
-        "spotelastic.local.kubernetes.demo",
+        "support.emulated_kubernetes.demo",
         str(DEMO),
         "--steps",
         "400",

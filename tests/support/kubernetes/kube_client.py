@@ -12,11 +12,11 @@ from lightkube.codecs import from_dict
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import Event, Node, Pod
+from support.emulated_kubernetes import cluster
+from support.emulated_kubernetes.cluster import RunningCluster
 from support.processes.patience import eventually
 
 from spotelastic.errors import EnvironmentFailure
-from spotelastic.local.kubernetes import cluster
-from spotelastic.local.kubernetes.cluster import RunningCluster
 
 PLACE = "default"
 JOB_NAME = "batch.kubernetes.io/job-name"

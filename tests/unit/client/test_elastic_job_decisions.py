@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.emulated_kubernetes.api import custom
 
 from spotelastic.client.operator.definition import definition
 from spotelastic.client.operator.operator_decision import (
@@ -16,7 +17,6 @@ from spotelastic.client.operator.operator_decision import (
     decide,
 )
 from spotelastic.client.operator.resource import ClusterMark, JobResource
-from spotelastic.local.kubernetes.api import custom
 from spotelastic.model.progress import Event, NodeStatus, Status
 
 POLICY = OperatorPolicy()

@@ -5,6 +5,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from support.emulated_kubernetes.api import custom, patches
+from support.emulated_kubernetes.api.http import addressed, watch_line
+from support.emulated_kubernetes.api.kinds import DEFINITIONS, ObjectKind
+from support.emulated_kubernetes.api.objects import ObjectStore
+from support.emulated_kubernetes.api.refusals import ApiError
+from support.emulated_kubernetes.api.tables import table
+from support.emulated_kubernetes.api.validate import completed
+from support.emulated_kubernetes.control.control_plane import ControlPlane
 from support.kubernetes.pod_jobs import check_schema
 
 from spotelastic.client.config.option import config_fields
@@ -18,14 +26,6 @@ from spotelastic.client.operator.fields import (
     fields,
     in_resource_terms,
 )
-from spotelastic.local.kubernetes.api import custom, patches
-from spotelastic.local.kubernetes.api.http import addressed, watch_line
-from spotelastic.local.kubernetes.api.kinds import DEFINITIONS, ObjectKind
-from spotelastic.local.kubernetes.api.objects import ObjectStore
-from spotelastic.local.kubernetes.api.refusals import ApiError
-from spotelastic.local.kubernetes.api.tables import table
-from spotelastic.local.kubernetes.api.validate import completed
-from spotelastic.local.kubernetes.control.control_plane import ControlPlane
 
 PLACE = "default"
 SPEC: dict[str, Any] = {

@@ -5,12 +5,12 @@ import sys
 from typing import Any
 
 import pytest
+from support.emulated_kubernetes.api import rbac
 from support.kubernetes.pod_jobs import check_schema, of_kind
 
 from spotelastic.cli.main import main
 from spotelastic.kubernetes.cluster_manifests import control_rules
 from spotelastic.kubernetes.operator_manifests import operator_manifests, operator_rules
-from spotelastic.local.kubernetes.api import rbac
 
 
 @pytest.mark.parametrize("namespace", ["", "ml"])

@@ -10,15 +10,14 @@ from functools import partial
 from typing import Any
 
 from aiohttp import web
-
-from spotelastic.local.kubernetes.api.http import Addressed, answer
-from spotelastic.local.kubernetes.api.kinds import BUDGETS, NODES, PODS
-from spotelastic.local.kubernetes.api.objects import Object, ObjectStore, timestamp
-from spotelastic.local.kubernetes.api.refusals import ApiError, bad_request, not_found
-from spotelastic.local.kubernetes.api.selectors import by_selector
-from spotelastic.local.kubernetes.control.control_plane import record_event
-from spotelastic.local.kubernetes.nodes import pod_status
-from spotelastic.local.kubernetes.nodes.kubelet import Kubelet
+from support.emulated_kubernetes.api.http import Addressed, answer
+from support.emulated_kubernetes.api.kinds import BUDGETS, NODES, PODS
+from support.emulated_kubernetes.api.objects import Object, ObjectStore, timestamp
+from support.emulated_kubernetes.api.refusals import ApiError, bad_request, not_found
+from support.emulated_kubernetes.api.selectors import by_selector
+from support.emulated_kubernetes.control.control_plane import record_event
+from support.emulated_kubernetes.nodes import pod_status
+from support.emulated_kubernetes.nodes.kubelet import Kubelet
 
 ZONES = ("zone-a", "zone-b", "zone-c")
 NODES_IN_ZONE = 2

@@ -22,19 +22,19 @@ from pathlib import Path
 from typing import Any
 
 from aiohttp import web
+from support.emulated_kubernetes.api.http import Addressed, ApiServer
+from support.emulated_kubernetes.api.kinds import NAMESPACES, PODS
+from support.emulated_kubernetes.api.objects import ObjectStore
+from support.emulated_kubernetes.api.refusals import bad_request
+from support.emulated_kubernetes.api.validate import HOLDS_NAMESPACE
+from support.emulated_kubernetes.control.control_plane import ControlPlane
+from support.emulated_kubernetes.control.jobs import has_ended
+from support.emulated_kubernetes.machine_room import MachineRoom, fault_application
+from support.emulated_kubernetes.nodes.kubelet import Kubelet
+from support.emulated_kubernetes.nodes.runner import PodRunner
 
 from spotelastic.linux import name_process
 from spotelastic.local.base.remains import Remains
-from spotelastic.local.kubernetes.api.http import Addressed, ApiServer
-from spotelastic.local.kubernetes.api.kinds import NAMESPACES, PODS
-from spotelastic.local.kubernetes.api.objects import ObjectStore
-from spotelastic.local.kubernetes.api.refusals import bad_request
-from spotelastic.local.kubernetes.api.validate import HOLDS_NAMESPACE
-from spotelastic.local.kubernetes.control.control_plane import ControlPlane
-from spotelastic.local.kubernetes.control.jobs import has_ended
-from spotelastic.local.kubernetes.machine_room import MachineRoom, fault_application
-from spotelastic.local.kubernetes.nodes.kubelet import Kubelet
-from spotelastic.local.kubernetes.nodes.runner import PodRunner
 
 PASSES = 100
 """Passes of the controllers without a pause, after which others get their turn."""

@@ -4,11 +4,10 @@ import base64
 from typing import Any
 
 import pytest
-
-from spotelastic.local.kubernetes.api.kinds import CONFIG_MAPS, SECRETS, ObjectKind
-from spotelastic.local.kubernetes.control.scheduling import place
-from spotelastic.local.kubernetes.nodes.pod_names import hosts_file
-from spotelastic.local.kubernetes.nodes.pod_settings import MissingReference, files_of, settings
+from support.emulated_kubernetes.api.kinds import CONFIG_MAPS, SECRETS, ObjectKind
+from support.emulated_kubernetes.control.scheduling import place
+from support.emulated_kubernetes.nodes.pod_names import hosts_file
+from support.emulated_kubernetes.nodes.pod_settings import MissingReference, files_of, settings
 
 
 def pod(name: str = "p", address: str = "", **spec: Any) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from spotelastic.local.kubernetes.api.custom import HOLDS_OBJECTS, kinds_of
-from spotelastic.local.kubernetes.api.kinds import (
+from support.emulated_kubernetes.api.custom import HOLDS_OBJECTS, kinds_of
+from support.emulated_kubernetes.api.kinds import (
     BUDGETS,
     CLAIMS,
     DEFINITIONS,
@@ -23,12 +23,12 @@ from spotelastic.local.kubernetes.api.kinds import (
     REPLICA_SETS,
     ObjectKind,
 )
-from spotelastic.local.kubernetes.api.objects import Object, ObjectStore, timestamp
-from spotelastic.local.kubernetes.api.refusals import ApiError
-from spotelastic.local.kubernetes.api.selectors import by_selector
-from spotelastic.local.kubernetes.api.validate import HOLDS_NAMESPACE
-from spotelastic.local.kubernetes.control import deployments, jobs, replica_sets, scheduling
-from spotelastic.local.kubernetes.control.conditions import with_condition
+from support.emulated_kubernetes.api.objects import Object, ObjectStore, timestamp
+from support.emulated_kubernetes.api.refusals import ApiError
+from support.emulated_kubernetes.api.selectors import by_selector
+from support.emulated_kubernetes.api.validate import HOLDS_NAMESPACE
+from support.emulated_kubernetes.control import deployments, jobs, replica_sets, scheduling
+from support.emulated_kubernetes.control.conditions import with_condition
 
 
 class ControlPlane:

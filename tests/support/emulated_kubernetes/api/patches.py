@@ -9,7 +9,7 @@ import copy
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from spotelastic.local.kubernetes.api.refusals import ApiError
+from support.emulated_kubernetes.api.refusals import ApiError
 
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"

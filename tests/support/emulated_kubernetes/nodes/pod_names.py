@@ -8,8 +8,8 @@ there is nothing between: a port of the Service must be that of its pods.
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from spotelastic.local.kubernetes.api.selectors import by_labels
-from spotelastic.local.kubernetes.control.conditions import condition
+from support.emulated_kubernetes.api.selectors import by_labels
+from support.emulated_kubernetes.control.conditions import condition
 
 Object = dict[str, Any]
 

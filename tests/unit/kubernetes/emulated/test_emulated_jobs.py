@@ -4,8 +4,7 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-
-from spotelastic.local.kubernetes.control.jobs import (
+from support.emulated_kubernetes.control.jobs import (
     FAILURES,
     FINALIZER,
     INDEX,

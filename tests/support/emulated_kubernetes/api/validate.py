@@ -3,8 +3,8 @@
 import copy
 from typing import Any
 
-from spotelastic.local.kubernetes.api.custom import HOLDS_OBJECTS, check_definition
-from spotelastic.local.kubernetes.api.kinds import (
+from support.emulated_kubernetes.api.custom import HOLDS_OBJECTS, check_definition
+from support.emulated_kubernetes.api.kinds import (
     DEFINITIONS,
     DEPLOYMENTS,
     JOBS,
@@ -13,7 +13,7 @@ from spotelastic.local.kubernetes.api.kinds import (
     REPLICA_SETS,
     ObjectKind,
 )
-from spotelastic.local.kubernetes.api.refusals import invalid
+from support.emulated_kubernetes.api.refusals import invalid
 
 Object = dict[str, Any]
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from spotelastic.local.kubernetes.api import custom
-from spotelastic.local.kubernetes.api.kinds import (
+from support.emulated_kubernetes.api import custom
+from support.emulated_kubernetes.api.kinds import (
     DEPLOYMENTS,
     EVENTS,
     JOBS,

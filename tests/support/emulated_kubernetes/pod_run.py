@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from spotelastic_checkpoints.addresses import split
+from support.emulated_kubernetes.cluster import RunningCluster
 
 from spotelastic.clock import wall
 from spotelastic.errors import Unavailable, UsageError
 from spotelastic.local.base import processes
-from spotelastic.local.kubernetes.cluster import RunningCluster
 from spotelastic.model.progress import NodeStatus, Status
 from spotelastic.model.round import Round, RoundRecord
 from spotelastic.rendezvous.view import RunState, fold

@@ -15,15 +15,15 @@ from lightkube import Client, KubeConfig
 from lightkube.codecs import from_dict
 from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import Pod
+from support.emulated_kubernetes import cluster
+from support.emulated_kubernetes.cluster import RunningCluster
+from support.emulated_kubernetes.pod_run import PodFaults, PodRunView, RoundStory
 
 from spotelastic.clock import steady
 from spotelastic.errors import EnvironmentFailure, SpotelasticError
 from spotelastic.kubernetes.job_as_pods import PORT, PodJob
 from spotelastic.kubernetes.manifests import JOB_NAME, manifests
 from spotelastic.local.drill import Drill, DrillPlan
-from spotelastic.local.kubernetes import cluster
-from spotelastic.local.kubernetes.cluster import RunningCluster
-from spotelastic.local.kubernetes.pod_run import PodFaults, PodRunView, RoundStory
 from spotelastic.model.job import Settings
 from spotelastic.signals import Signals
 from spotelastic.store.etcd import EtcdStore

@@ -9,9 +9,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from spotelastic.local.kubernetes.api.kinds import ObjectKind
-from spotelastic.local.kubernetes.api.refusals import invalid
-from spotelastic.local.kubernetes.api.selectors import field
+from support.emulated_kubernetes.api.kinds import ObjectKind
+from support.emulated_kubernetes.api.refusals import invalid
+from support.emulated_kubernetes.api.selectors import field
 
 Object = dict[str, Any]
 

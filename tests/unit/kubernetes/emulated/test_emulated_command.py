@@ -1,8 +1,7 @@
 """The command that runs an emulated cluster: it starts none where its arguments are wrong."""
 
 import pytest
-
-from spotelastic.local.kubernetes import __main__ as command
+from support.emulated_kubernetes import __main__ as command
 
 
 @pytest.mark.parametrize(

@@ -16,16 +16,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from spotelastic.clock import Clock, wall
-from spotelastic.local.kubernetes.api import custom, patches
-from spotelastic.local.kubernetes.api.kinds import (
+from support.emulated_kubernetes.api import custom, patches
+from support.emulated_kubernetes.api.kinds import (
     DEFINITIONS,
     KINDS,
     PODS,
     REPLICA_SETS,
     ObjectKind,
 )
-from spotelastic.local.kubernetes.api.refusals import (
+from support.emulated_kubernetes.api.refusals import (
     bad_request,
     conflict,
     exists_already,
@@ -33,8 +32,10 @@ from spotelastic.local.kubernetes.api.refusals import (
     invalid,
     not_found,
 )
-from spotelastic.local.kubernetes.api.selectors import Matches
-from spotelastic.local.kubernetes.api.validate import check_change
+from support.emulated_kubernetes.api.selectors import Matches
+from support.emulated_kubernetes.api.validate import check_change
+
+from spotelastic.clock import Clock, wall
 
 Object = dict[str, Any]
 Mutate = Callable[[Object], None]

@@ -20,12 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from spotelastic_checkpoints import isolated
+from support.emulated_kubernetes.cluster_server import ClusterSettings
+from support.emulated_kubernetes.program import command
 
 from spotelastic.certificates import Subject, issue, make_authority
 from spotelastic.clock import wall
 from spotelastic.errors import EnvironmentFailure, Unavailable, UsageError
 from spotelastic.local.base.remains import Remains
-from spotelastic.local.kubernetes.cluster_server import ClusterSettings
 
 START_WITHIN = 30.0
 END_WITHIN = 30.0
@@ -118,7 +119,7 @@ def _launch(remains: Remains, net: str) -> tuple[subprocess.Popen[bytes], Runnin
     try:
         with Path(remains.folder, "cluster.log").open("wb") as output:
             process = subprocess.Popen(
-                isolated.command("spotelastic.local.kubernetes.cluster_server", str(described)),
+                command("support.emulated_kubernetes.cluster_server", str(described)),
                 env=isolated.environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -201,11 +202,8 @@ def _check_machine() -> None:
     """Raise `EnvironmentFailure` if pods cannot have mounts of their own here."""
     if sys.platform != "linux":
         raise EnvironmentFailure("the emulated cluster needs Linux: pods are Linux processes")
-    module = "spotelastic.local.kubernetes.nodes.container"
-    program = f"from {module} import enter_namespaces; enter_namespaces()"
-    tried = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False
-    )
+    program = command("support.emulated_kubernetes.nodes.container")
+    tried = subprocess.run(program, capture_output=True, text=True, check=False)
     if tried.returncode:
         told = "".join(tried.stderr.strip().splitlines()[-1:])
         raise EnvironmentFailure(

@@ -18,18 +18,17 @@ from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
 
-from spotelastic_checkpoints import isolated
-
-from spotelastic.local.kubernetes.api.kinds import PODS, SERVICES, ObjectKind
-from spotelastic.local.kubernetes.api.objects import Object, ObjectStore, timestamp
-from spotelastic.local.kubernetes.control.control_plane import record_event
-from spotelastic.local.kubernetes.control.jobs import has_ended
-from spotelastic.local.kubernetes.nodes import pod_status
-from spotelastic.local.kubernetes.nodes.pod_names import hostname_of, hosts_file
-from spotelastic.local.kubernetes.nodes.pod_settings import MissingReference, settings
-from spotelastic.local.kubernetes.nodes.pod_status import ContainerCourse
-from spotelastic.local.kubernetes.nodes.runner import PodRunner
-from spotelastic.local.kubernetes.nodes.volumes import PodFolders, write_in_place
+from support.emulated_kubernetes.api.kinds import PODS, SERVICES, ObjectKind
+from support.emulated_kubernetes.api.objects import Object, ObjectStore, timestamp
+from support.emulated_kubernetes.control.control_plane import record_event
+from support.emulated_kubernetes.control.jobs import has_ended
+from support.emulated_kubernetes.nodes import pod_status
+from support.emulated_kubernetes.nodes.pod_names import hostname_of, hosts_file
+from support.emulated_kubernetes.nodes.pod_settings import MissingReference, settings
+from support.emulated_kubernetes.nodes.pod_status import ContainerCourse
+from support.emulated_kubernetes.nodes.runner import PodRunner
+from support.emulated_kubernetes.nodes.volumes import PodFolders, write_in_place
+from support.emulated_kubernetes.program import command
 
 KILLED = 137
 FIRST_BACKOFF, MOST_BACKOFF = 1.0, 60.0
@@ -170,8 +169,8 @@ class Kubelet:
         )
         run.begun, run.exit, run.told = True, None, ""
         run.started_at = timestamp(self._store.clock())
-        program = "spotelastic.local.kubernetes.nodes.container"
-        self.runner.begin(run.uid, isolated.command(program, str(described)), {**its.env})
+        program = "support.emulated_kubernetes.nodes.container"
+        self.runner.begin(run.uid, command(program, str(described)), {**its.env})
         if run.number == len(_containers(pod)) - 1:
             self._set(pod, lambda status, now: pod_status.running(status, self._course(pod), now))
             record_event(

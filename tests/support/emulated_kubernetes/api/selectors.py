@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from spotelastic.local.kubernetes.api.refusals import bad_request
+from support.emulated_kubernetes.api.refusals import bad_request
 
 Matches = Callable[[Mapping[str, Any]], bool]
 """Whether an object is meant."""

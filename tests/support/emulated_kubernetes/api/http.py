@@ -9,9 +9,8 @@ from functools import partial
 from typing import Any
 
 from aiohttp import web
-
-from spotelastic.local.kubernetes.api import patches, rbac, selectors, tables
-from spotelastic.local.kubernetes.api.kinds import (
+from support.emulated_kubernetes.api import patches, rbac, selectors, tables
+from support.emulated_kubernetes.api.kinds import (
     BINDINGS,
     KINDS,
     NAMESPACES,
@@ -19,9 +18,9 @@ from spotelastic.local.kubernetes.api.kinds import (
     ROLES,
     ObjectKind,
 )
-from spotelastic.local.kubernetes.api.objects import Object, ObjectChange, ObjectStore
-from spotelastic.local.kubernetes.api.refusals import ApiError, bad_request, not_found
-from spotelastic.local.kubernetes.api.validate import completed
+from support.emulated_kubernetes.api.objects import Object, ObjectChange, ObjectStore
+from support.emulated_kubernetes.api.refusals import ApiError, bad_request, not_found
+from support.emulated_kubernetes.api.validate import completed
 
 VERSION = {"major": "1", "minor": "35", "gitVersion": "v1.35.0+spotelastic", "platform": "linux"}
 """The version whose behaviour is emulated."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spotelastic.local.kubernetes.nodes.pod_settings import (
+from support.emulated_kubernetes.nodes.pod_settings import (
     ContainerSettings,
     Find,
     MissingReference,

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from spotelastic.local.kubernetes.control.conditions import with_condition
+from support.emulated_kubernetes.control.conditions import with_condition
 
 Object = dict[str, Any]
 

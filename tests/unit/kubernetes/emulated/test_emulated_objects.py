@@ -5,14 +5,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-
-from spotelastic.local.kubernetes.api import patches
-from spotelastic.local.kubernetes.api.http import addressed
-from spotelastic.local.kubernetes.api.kinds import CONFIG_MAPS, DEPLOYMENTS, JOBS, NODES, PODS
-from spotelastic.local.kubernetes.api.objects import KEPT_CHANGES, ObjectStore
-from spotelastic.local.kubernetes.api.refusals import ApiError
-from spotelastic.local.kubernetes.api.selectors import by_selector, selected
-from spotelastic.local.kubernetes.api.validate import completed
+from support.emulated_kubernetes.api import patches
+from support.emulated_kubernetes.api.http import addressed
+from support.emulated_kubernetes.api.kinds import CONFIG_MAPS, DEPLOYMENTS, JOBS, NODES, PODS
+from support.emulated_kubernetes.api.objects import KEPT_CHANGES, ObjectStore
+from support.emulated_kubernetes.api.refusals import ApiError
+from support.emulated_kubernetes.api.selectors import by_selector, selected
+from support.emulated_kubernetes.api.validate import completed
 
 PLACE = "default"
 

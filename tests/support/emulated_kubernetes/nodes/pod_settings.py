@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from spotelastic.local.kubernetes.api.kinds import CONFIG_MAPS, SECRETS, ObjectKind
+from support.emulated_kubernetes.api.kinds import CONFIG_MAPS, SECRETS, ObjectKind
 
 Object = dict[str, Any]
 Find = Callable[[ObjectKind, str], Object | None]

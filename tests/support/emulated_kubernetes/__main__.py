@@ -1,15 +1,16 @@
-"""Runs an emulated cluster until Ctrl-C: `python -m spotelastic.local.kubernetes`."""
+"""Runs an emulated cluster until Ctrl-C: `make kube`."""
 
 import argparse
 import signal
 import sys
 from collections.abc import Sequence
 
+from support.emulated_kubernetes import cluster
+
 from spotelastic.errors import SpotelasticError
-from spotelastic.local.kubernetes import cluster
 from spotelastic.signals import Signals
 
-PROGRAM = "python -m spotelastic.local.kubernetes"
+PROGRAM = "make kube"
 ABOUT = """Run an emulated Kubernetes cluster on this machine, for kubectl and other clients, until
 Ctrl-C. It prints the kubeconfig by which they use it. Pods are processes of this machine; the
 cluster ends with this command, and everything in it."""
