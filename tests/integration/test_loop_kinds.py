@@ -28,7 +28,7 @@ def often(names: Iterable[str]) -> list[Any]:
 
 RIGHT = [kind.__name__ for kind in loop_kinds.RIGHT]
 EQUAL = [kind.__name__ for kind in loop_kinds.EQUAL]
-DRAWN = 9
+DRAWN = 11
 """Schedules of losses and planned changes."""
 COST_A_RESTORE = {"TwoFrequencies", "LargeBufferThroughData", "OwnOptimizer"}
 """Kinds whose step cannot be put back, so that they go on from the last save."""

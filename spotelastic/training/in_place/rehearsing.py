@@ -84,11 +84,11 @@ class Rehearsing:
         """The step that the round has gone on from."""
         self._not_before = 0
         self._watching = contextlib.ExitStack()
-        self._collectives = Collectives()
         self._has_struck = False
         self._begin()
 
     def _begin(self) -> None:
+        self._collectives = Collectives()
         self._source: Resume | None = None
         self._strikes_at = -1
         self._randomness: dict[str, Any] = {}
