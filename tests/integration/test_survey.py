@@ -145,11 +145,13 @@ def test_on_demand_prices_are_those_that_the_pricing_api_has_today(
     assert found.prices_of > shipped_table().date
 
 
-def test_a_quota_below_max_is_a_warning_with_the_link(laptop: Laptop, aws: Aws) -> None:
+def test_a_quota_below_max_is_a_warning_with_the_command_that_asks_for_more(
+    laptop: Laptop, aws: Aws
+) -> None:
     laptop.faults.set_quota(G_SPOT, 12)
     (warning,) = asked(aws, "g5.xlarge").warnings
     assert warning.startswith("quota allows 3 of 8 spot g5.xlarge (G and VT: 12 vCPUs, 4 each)")
-    assert f"servicequotas/home/services/ec2/quotas/{G_SPOT}" in warning
+    assert warning.endswith(f"--quota-code {G_SPOT} --desired-value 32")
 
 
 def test_instances_of_others_use_the_quota_up(laptop: Laptop, aws: Aws) -> None:
@@ -264,3 +266,59 @@ def test_a_rehearsal_makes_nothing(laptop: Laptop, aws: Aws) -> None:
     zone = plan.worker_zones[0]
     dry_run.dry_run(aws, launches, demands, block=plan.parameters["Cidr"], zone=zone)
     assert there() == before
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "types", "advice"),
+    [
+        ("PendingVerification", "Your request is being verified.", (), "run this again then"),
+        ("Blocked", "This account is blocked.", ("t3.small",), "ask AWS Support"),
+        ("Unsupported", "It is not supported.", ("c5a.large",), "--instance-types"),
+        ("SomethingOfTheFuture", "No.", (), "prepare-an-account"),
+    ],
+)
+def test_whatever_ec2_says_of_a_launch_to_come_keeps_all_from_being_made(
+    laptop: Laptop, aws: Aws, code: str, message: str, types: tuple[str, ...], advice: str
+) -> None:
+    buckets = laptop.client("s3").list_buckets()["Buckets"]
+    wish = request("refused", 2, instance_types=("c5.large", "c5a.large"))
+    laptop.faults.refuse_launches(code, message, *types)
+    try:
+        with pytest.raises(EnvironmentFailure) as refused:
+            lifecycle.create(wish, print, aws)
+    finally:
+        laptop.faults.refuse_launches("", "")
+    told = str(refused.value)
+    assert f"({code}: {message})" in told and advice in told and "--force" in told
+    for kind in types or ("c5.large", "c5a.large", "t3.small"):
+        assert kind in told
+    assert laptop.client("s3").list_buckets()["Buckets"] == buckets
+    assert not laptop.client("cloudformation").list_stacks()["StackSummaries"]
+
+
+def test_quotas_that_allow_too_little_are_told_as_one_list(laptop: Laptop, aws: Aws) -> None:
+    laptop.faults.set_quota(G_SPOT, 4)
+    laptop.faults.set_quota(STANDARD, 5)
+    with pytest.raises(EnvironmentFailure) as refused:
+        asked(aws, "g5.xlarge")
+    first, workers, control = str(refused.value).splitlines()
+    assert first == "quotas allow too little:"
+    assert workers.startswith("- too few nodes for --min 2: quota allows 1 of 8 spot g5.xlarge")
+    assert workers.endswith(f"--quota-code {G_SPOT} --desired-value 32")
+    assert control.startswith("- too few control nodes: quota allows 2 of 3 on-demand t3.small")
+    assert control.endswith(f"--quota-code {STANDARD} --desired-value 6")
+
+
+def test_a_disk_key_that_auto_scaling_may_not_use_is_an_obstacle(laptop: Laptop, aws: Aws) -> None:
+    key = laptop.client("kms").create_key()["KeyMetadata"]["Arn"]
+    laptop.faults.set_disk_key(key, granted=False)
+    try:
+        (obstacle,) = asked(aws, "c5.large").obstacles
+        assert key in obstacle and "every instance would end at its launch" in obstacle
+        role = "arn:aws:iam::123456789012:role/AWSServiceRoleForAutoScaling"
+        laptop.client("kms").create_grant(
+            KeyId=key, GranteePrincipal=role, Operations=["CreateGrant", "Decrypt"]
+        )
+        assert asked(aws, "c5.large").obstacles == ()
+    finally:
+        laptop.faults.set_disk_key("alias/aws/ebs", granted=True)

@@ -383,7 +383,7 @@ def _translated(what: str, error: Any) -> SpotelasticError:
     if code in DENIED:
         reason = _ENCODED.sub("", message)
         return Rejected(f"cannot {what}: not permitted ({reason})", code, reason)
-    return Rejected(f"cannot {what}: {message} ({code})", code)
+    return Rejected(f"cannot {what}: {message} ({code})", code, message)
 
 
 def _is_retryable(code: str, error: Any) -> bool:

@@ -113,15 +113,7 @@ def create(request: ClusterSpec, say: Say, aws: Aws | None = None) -> ClusterRec
         _check_owner(known, request.name)
     plan = plan_of(request, aws, known)
     if known is None:
-        dry_run.dry_run(
-            aws,
-            rehearsals(request, plan),
-            plan.spec.demands,
-            block=plan.parameters["Cidr"],
-            zone=plan.worker_zones[0],
-            vpc=plan.parameters["GivenVpc"],
-            subnet=next(iter(zones.given(plan.parameters["GivenSubnets"])), ""),
-        )
+        _try(request, plan, aws, say)
         dry_run.ensure_service_roles(aws)
     bucket = plan.bucket
     if not plan.own_bucket:
@@ -148,6 +140,23 @@ def create(request: ClusterSpec, say: Say, aws: Aws | None = None) -> ClusterRec
                 f"`spotelastic down {request.name}`"
             )
         raise
+
+
+def _try(request: ClusterSpec, plan: LaunchPlan, aws: Aws, say: Say) -> None:
+    """Try the launches to come. Raises `EnvironmentFailure` where AWS would refuse one."""
+    refused = dry_run.dry_run(
+        aws,
+        rehearsals(request, plan),
+        plan.spec.demands,
+        block=plan.parameters["Cidr"],
+        zone=plan.worker_zones[0],
+        vpc=plan.parameters["GivenVpc"],
+        subnet=next(iter(zones.given(plan.parameters["GivenSubnets"])), ""),
+    )
+    if refused and not request.force:
+        raise EnvironmentFailure(dry_run.told(refused))
+    if refused:
+        say(f"warning: {dry_run.told(refused)}")
 
 
 def _size(count: int) -> str:
@@ -284,11 +293,10 @@ def rehearsals(request: ClusterSpec, plan: LaunchPlan) -> Iterator[LaunchRehears
     workers, nodes = _workers(request, plan), demand(plan.spec)
     own, types = not plan.spec.vpc, request.job.instance_types
     for spot, wanted in ((True, nodes.spot), (False, nodes.on_demand)):
-        if wanted:
-            purchase = "spot" if spot else "on-demand"
+        for kind in types if wanted else ():
             yield LaunchRehearsal(
-                f"start {purchase} instances of {types[0]}",
-                launch_template(workers, spot=spot),
+                f"start {'spot' if spot else 'on-demand'} instances of {kind}",
+                launch_template(replace(workers, types=(kind,)), spot=spot),
                 spot=spot,
                 public=own and len(plan.interfaces) == 1,
             )

@@ -66,10 +66,9 @@ class Allowance:
         """Return "spot" or "on-demand"."""
         return "spot" if self.spot else "on-demand"
 
-    @property
-    def link(self) -> str:
-        """Where to ask for more."""
-        return link(self.region, self.code)
+    def request(self, kind: InstanceType, wanted: int) -> str:
+        """Return the command that asks for as many vCPUs as so many more instances need."""
+        return request(self.region, self.code, self.used + wanted * kind.vcpus)
 
     def instances(self, kind: InstanceType) -> int:
         """Return how many instances of a type fit."""
@@ -81,7 +80,7 @@ class Allowance:
         return (
             f"quota allows {min(self.instances(kind), wanted)} of {wanted} {self.purchase} "
             f"{kind.name} ({self.family}: {self.vcpus} vCPUs{in_use}, {kind.vcpus} each); "
-            f"ask for more at {self.link}"
+            f"ask for more: {self.request(kind, wanted)}"
         )
 
 
@@ -160,6 +159,14 @@ def link(region: str, code: str, service: str = "ec2") -> str:
     """Return the page where a quota can be raised."""
     quotas = f"https://{region}.{partition_of(region).console}/servicequotas/home/services"
     return f"{quotas}/{service}/quotas/{code}"
+
+
+def request(region: str, code: str, value: int, service: str = "ec2") -> str:
+    """Return the command that asks AWS to raise a quota to a value, which may take days."""
+    return (
+        f"aws service-quotas request-service-quota-increase --region {region} "
+        f"--service-code {service} --quota-code {code} --desired-value {value}"
+    )
 
 
 def named(types: Iterable[str], region: str, *, spot: bool) -> str:

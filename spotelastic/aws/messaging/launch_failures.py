@@ -23,11 +23,21 @@ ZONE = re.compile(
     r"not supported in (your|the) requested availability zone"
     r"|availability zone\S* (is|are) (constrained|not supported|no longer)"
     r"|InsufficientFreeAddressesInSubnet|(not|in)\S* (enough|sufficient) free addresses"
-    r"|InvalidSubnet(ID)?\b|subnet \S+ does not exist"
+    r"|InvalidSubnet(ID)?\b"
     r"|SpotMaxPriceTooLow|lower than the minimum required spot",
     re.IGNORECASE,
 )
 """Matches what is so in one zone, its subnets or at its price, and may be otherwise in another."""
+OF_A_PLACE = re.compile(
+    r"\b(zones?|subnets?|instance types?|configuration|[a-z]{2}(-[a-z]+)+-\d[a-z])\b", re.IGNORECASE
+)
+UNABLE = re.compile(
+    r"\bnot (\w+ )?(supported|available|offered|found|exist)|\bno longer\b|\bunsupported\b"
+    r"|\b(unavailable|unable|invalid|constrained|insufficient)\b"
+    r"|\bnot (have )?(enough|sufficient)\b|\bnot (offer|support)\b",
+    re.IGNORECASE,
+)
+"""Together they match whatever names a zone, a subnet or a type as unable."""
 CAPACITY = re.compile(r"(?<!Invalid)(?<!vCPU )capacity", re.IGNORECASE)
 
 
@@ -48,4 +58,7 @@ def read(message: str) -> LaunchFailure:
         return LaunchFailure("limit", "VolumeLimitExceeded")
     if ZONE.search(message):
         return LaunchFailure("zone")
-    return LaunchFailure("capacity" if CAPACITY.search(message) else "other")
+    if CAPACITY.search(message):
+        return LaunchFailure("capacity")
+    of_a_place = OF_A_PLACE.search(message) and UNABLE.search(message)
+    return LaunchFailure("zone" if of_a_place else "other")

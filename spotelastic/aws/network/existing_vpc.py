@@ -160,9 +160,8 @@ def shortages(subnets: Sequence[Subnet], nodes: int, *, packed: bool) -> Iterato
             )
 
 
-def warnings(network: Network, chosen: Sequence[str], interfaces: int) -> Iterator[str]:
-    """Yield what would keep nodes in the `chosen` zones from working, or make them expensive
-    (pure).
+def obstacles(network: Network, chosen: Sequence[str], interfaces: int) -> Iterator[str]:
+    """Yield what would keep nodes in the `chosen` zones from working (pure).
 
     `interfaces` is the number of network interfaces of a worker.
     """
@@ -192,6 +191,11 @@ def warnings(network: Network, chosen: Sequence[str], interfaces: int) -> Iterat
             f"{_names(deaf)}: only instances with a public address reach the internet, and "
             f"{why}: nodes need a NAT gateway there"
         )
+
+
+def warnings(network: Network, chosen: Sequence[str]) -> Iterator[str]:
+    """Yield what would make nodes in the `chosen` zones expensive (pure)."""
+    subnets = network.of(chosen)
     dear = [s for s in subnets if s.way_out.startswith("nat-") and "s3" not in s.endpoints]
     if dear:
         yield (

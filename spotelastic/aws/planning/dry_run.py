@@ -1,6 +1,11 @@
-"""Checks the account's permissions before anything is created, by calls that change nothing."""
+"""Asks EC2 before anything is created whether it would launch, by calls that change nothing.
 
-from collections.abc import Callable, Iterable, Mapping
+Must never happen: an answer that says that a launch cannot work is passed over. What is created
+then costs money, and fails minutes later in other words.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -9,7 +14,7 @@ from spotelastic.aws.base.clients import DENIED, Aws, Rejected, calling
 from spotelastic.aws.base.demands import pairs_of
 from spotelastic.aws.base.identity import CLUSTER
 from spotelastic.aws.base.names import CONTROL_TYPE
-from spotelastic.errors import EnvironmentFailure
+from spotelastic.aws.messaging import launch_failures
 from spotelastic.model.job import AccountDemands
 
 NO_DEMANDS = AccountDemands()
@@ -28,7 +33,40 @@ _ADVICE = {
     ),
     "explicit deny": "a policy denies it, whatever others allow: it may demand tags (--tag)",
 }
-"""What to do, by what AWS names as the cause."""
+"""What to do, by what AWS names as the cause of a denial."""
+_WAYS_OUT = {
+    "PendingVerification": (
+        "AWS verifies new accounts, which takes minutes, and up to 4 hours: run this again then"
+    ),
+    "Blocked": "AWS has blocked launches in this account: ask AWS Support, which says why",
+    "OptInRequired": (
+        "sign up for EC2 in AWS's console, or enable the region for the account (Account, Regions)"
+    ),
+    "Free Tier": "the account is on AWS's free plan: upgrade it in the Billing console",
+    "LimitExceeded": "`spotelastic doctor --aws` says for which quota to ask, and where",
+    "CountExceeded": "`spotelastic doctor --aws` says for which quota to ask, and where",
+    "AMI": (
+        "the account may not use the image: look at its Allowed AMIs (EC2 console, Settings), and "
+        "whether it is subscribed to it"
+    ),
+    "Unsupported": "name other types (--instance-types), or zones that have them (--zones)",
+    "Subnet": "name other subnets (--vpc, --subnets)",
+}
+"""What to do, by a word of the code or the text of another refusal."""
+_OF_THE_TRIAL = frozenset(
+    {
+        "DryRunOperation",
+        *("DefaultVpcDoesNotExist", "MissingInput", "MissingParameter", "VPCIdNotSpecified"),
+        "InvalidGroup.Duplicate",
+        "InvalidLaunchTemplateName.AlreadyExistsException",
+        *("SpotMaxPriceTooLow", "InsufficientInstanceCapacity", "Server.InsufficientCapacity"),
+    }
+)
+"""Codes that say nothing of the launch to come: it would be permitted; the trial has no network of
+its own yet, or a name that is there already; or it is so at this moment.
+"""
+AT_ONCE = 8
+"""Calls that are made beside each other."""
 
 SERVICE_ROLES = {
     "AWSServiceRoleForAutoScaling": "autoscaling.amazonaws.com",
@@ -72,6 +110,17 @@ def _make(aws: Aws, role: str, service: str, *, sure: bool) -> None:
 
 
 @dataclass(frozen=True, slots=True)
+class Refused:
+    """A call that EC2 would refuse."""
+
+    what: str
+    code: str
+    """AWS's error code."""
+    reason: str
+    """What AWS says of it."""
+
+
+@dataclass(frozen=True, slots=True)
 class LaunchRehearsal:
     """Instances of one kind, as they will be launched."""
 
@@ -93,31 +142,68 @@ def dry_run(
     zone: str = "",
     vpc: str = "",
     subnet: str = "",
-) -> None:
-    """Ask EC2 whether it would permit the coming calls, in a new network or an existing one.
+) -> list[Refused]:
+    """Ask EC2 about the coming calls, in a new network or an existing one, and return those that it
+    would refuse.
 
     Each call has the tags, the encryption and the metadata options of the real one, so policies
-    that demand or forbid one of them answer as they will then. Raises `EnvironmentFailure` that
-    names all refusals, in AWS's words.
+    that demand or forbid one of them answer as they will then. A new network has no subnet yet, so
+    a launch is tried in one of `zone`, or in any.
     """
-    near = subnet or _some_subnet(aws)
-    calls: dict[str, Callable[[], object]] = {
+    near, its_zone = (subnet, zone) if subnet else _some_subnet(aws, zone)
+    tried: dict[str, Callable[[], object]] = {
         each.what: partial(_launch, aws, each, near) for each in launches
     }
-    calls |= _resources(aws, demands, block=block, zone=zone, vpc=vpc)
-    refused = {what: why for what, call in calls.items() if (why := _refusal(what, call))}
-    if refused:
-        raise EnvironmentFailure(told(refused))
+    made = _resources(aws, demands, block=block, zone=zone, vpc=vpc)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        answers = pool.map(_refusal, *zip(*(tried | made).items(), strict=True))
+    return [
+        each
+        for each in answers
+        if each is not None
+        and (subnet or _is_of_all_subnets(each, is_of_its_zone=its_zone == zone))
+    ]
 
 
-def told(refused: Mapping[str, str]) -> str:
-    """Return the message about refused calls and AWS's reasons (pure)."""
-    reasons = "; ".join(f"to {what} ({why})" for what, why in refused.items())
-    advice = next(
-        (each for word, each in _ADVICE.items() if word in reasons),
-        "see docs/reference/permissions.md for what they need",
-    )
-    return f"these AWS credentials are not permitted {reasons}: {advice}"
+def _is_of_all_subnets(refused: Refused, *, is_of_its_zone: bool) -> bool:
+    """Return whether a refusal in some subnet of the account holds for those of the cluster, too.
+
+    What a zone lacks it does, where they are in the same one.
+    """
+    if launch_failures.read(f"{refused.code} {refused.reason}").cause != "zone":
+        return True
+    return is_of_its_zone and refused.code == "Unsupported"
+
+
+def told(refused: Sequence[Refused]) -> str:
+    """Return the message about refused calls, in AWS's words, with what to do (pure)."""
+    denied = [each for each in refused if each.code in DENIED]
+    others = [each for each in refused if each.code not in DENIED]
+    lines = []
+    if denied:
+        reasons = _reasons(denied)
+        advice = next(
+            (each for word, each in _ADVICE.items() if word in reasons),
+            "see docs/reference/permissions.md for what they need",
+        )
+        lines.append(f"these AWS credentials are not permitted {reasons}: {advice}")
+    if others:
+        reasons = _reasons(others)
+        advice = "; ".join(each for word, each in _WAYS_OUT.items() if word in reasons)
+        lines.append(
+            f"AWS would refuse {reasons}: {advice or 'see docs/how-to/prepare-an-account.md'}. "
+            "--force tries it all the same"
+        )
+    return "; ".join(lines)
+
+
+def _reasons(refused: Sequence[Refused]) -> str:
+    """Return what is refused, and why, each reason once."""
+    by_reason: dict[str, list[str]] = {}
+    for each in refused:
+        why = each.reason if each.code in DENIED else f"{each.code}: {each.reason}"
+        by_reason.setdefault(why, []).append(f"to {each.what}")
+    return "; ".join(f"{', '.join(whats)} ({why})" for why, whats in by_reason.items())
 
 
 def _resources(
@@ -183,19 +269,24 @@ def run_instances(wanted: LaunchRehearsal, subnet: str) -> dict[str, Any]:
     return {**call, "NetworkInterfaces": [{**each, **where} for each in bare]}
 
 
-def _some_subnet(aws: Aws) -> str:
-    """Return any subnet: EC2 judges no launch without one, and an account may have no default."""
+def _some_subnet(aws: Aws, zone: str) -> tuple[str, str]:
+    """Return a subnet and its zone, the given one if there is one: EC2 judges no launch without
+    one, and an account may have no default.
+    """
     with calling("look for a subnet"):
-        found = aws.ec2.describe_subnets(MaxResults=5)["Subnets"]
-    return str(found[0]["SubnetId"]) if found else ""
+        found = aws.ec2.describe_subnets(MaxResults=100)["Subnets"]
+    if not found:
+        return "", ""
+    best = next((each for each in found if each["AvailabilityZone"] == zone), found[0])
+    return str(best["SubnetId"]), str(best["AvailabilityZone"])
 
 
-def _refusal(what: str, call: Callable[[], object]) -> str:
-    """Return AWS's reason for not permitting a call; "" if it would permit it."""
+def _refusal(what: str, call: Callable[[], object]) -> Refused | None:
+    """Return what EC2 answers to a call that it would refuse; None if it would make it."""
     try:
         with calling(what):
             call()
     except Rejected as error:
-        # Other refusals concern only the dry run, e.g. that there is no default network.
-        return error.reason if error.code in DENIED else ""
-    return ""
+        if error.code not in _OF_THE_TRIAL:
+            return Refused(what, error.code, error.reason)
+    return None

@@ -1,11 +1,10 @@
 """Checks the account's quotas of networks and elastic addresses before a network is made."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from spotelastic.aws.base.clients import DENIED, Aws, Rejected, calling
-from spotelastic.aws.compute.quotas import link
-from spotelastic.errors import EnvironmentFailure
+from spotelastic.aws.compute.quotas import request
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +32,12 @@ ADDRESSES = NetworkQuota(
 )
 
 
-def check_room(aws: Aws, vpcs: int, nat_gateways: int) -> None:
-    """Raise `EnvironmentFailure` where so many more networks or NAT gateways are beyond a quota."""
+def shortages(aws: Aws, vpcs: int, nat_gateways: int) -> Iterator[str]:
+    """Yield why so many more networks or NAT gateways are beyond a quota."""
     if vpcs:
-        _check(aws, VPCS, vpcs, _vpcs)
+        yield from _shortage(aws, VPCS, vpcs, _vpcs)
     if nat_gateways:
-        _check(aws, ADDRESSES, nat_gateways, _addresses)
+        yield from _shortage(aws, ADDRESSES, nat_gateways, _addresses)
 
 
 def shortage(quota: NetworkQuota, region: str, allowed: int, used: int, needed: int) -> str:
@@ -47,11 +46,14 @@ def shortage(quota: NetworkQuota, region: str, allowed: int, used: int, needed: 
         return ""
     return (
         f"the account may have {allowed} {quota.what} in {region}, and has {used}: "
-        f"{quota.way_out}; ask for more at {link(region, quota.code, quota.service)}"
+        f"{quota.way_out}; or ask for more: "
+        f"{request(region, quota.code, used + needed, quota.service)}"
     )
 
 
-def _check(aws: Aws, quota: NetworkQuota, needed: int, used: Callable[[Aws], int]) -> None:
+def _shortage(
+    aws: Aws, quota: NetworkQuota, needed: int, used: Callable[[Aws], int]
+) -> Iterator[str]:
     try:
         with calling(f"look up the quota {quota.code}"):
             answer = aws.quotas.get_service_quota(ServiceCode=quota.service, QuotaCode=quota.code)
@@ -61,7 +63,7 @@ def _check(aws: Aws, quota: NetworkQuota, needed: int, used: Callable[[Aws], int
         return  # what is not known forbids nothing
     allowed = int(answer["Quota"]["Value"])
     if why := shortage(quota, aws.region, allowed, used(aws), needed):
-        raise EnvironmentFailure(why)
+        yield why
 
 
 def _vpcs(aws: Aws) -> int:

@@ -81,6 +81,8 @@ class ClusterSpec:
     """The etcd that control nodes install; by default they have one."""
     asleep: bool = False
     """Whether the cluster is to have no instances: its job is in another region."""
+    force: bool = False
+    """Whether it is made although AWS says beforehand that it would refuse its launches."""
 
     @property
     def name(self) -> str:

@@ -4,7 +4,7 @@ Nothing is changed. A job that cannot be met raises; one that can be met in part
 `Survey.warnings`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from spotelastic.aws.base import partitions
@@ -22,6 +22,7 @@ from spotelastic.aws.network import cloudformation, existing_vpc, shared_network
 from spotelastic.aws.network.existing_vpc import Network
 from spotelastic.aws.network.shared_network import SharedNetwork
 from spotelastic.aws.planning import disk_key, network_quotas, public_access, type_selection
+from spotelastic.aws.planning.disk_key import AccountKey
 from spotelastic.aws.planning.type_selection import Option, Requirement
 from spotelastic.cloud.model import ZoneOffer, ranked
 from spotelastic.errors import EnvironmentFailure, UsageError
@@ -46,6 +47,8 @@ class Survey:
     resources: tuple[str, ...]
     """What the stack consists of, for people."""
     warnings: tuple[str, ...] = ()
+    obstacles: tuple[str, ...] = ()
+    """What would keep nodes from working at all, so that all money for them would be lost."""
     options: tuple[Option, ...] = ()
     """What the types were chosen from, the choice first; empty if they were named."""
     ranking: tuple[ZoneOffer, ...] = ()
@@ -74,7 +77,7 @@ def survey(
     """
     partitions.check_region(aws.region)
     partitions.check_money(aws.region, job.capacity.max_cost)
-    kinds, options, short = _types(aws, job, requirement, known)
+    kinds, options, (fatal, short) = _types(aws, job, requirement, known)
     _check_container(job, kinds)
     network = existing_vpc.look(aws, job.vpc, job.subnets) if job.vpc else None
     its_zones, for_workers = _zones(aws, names_of(kinds), network)
@@ -91,7 +94,9 @@ def survey(
     if network is None and known is None:
         public_access.check_own_network(blocked)
         shared = None if private else shared_network.look(aws)
-        network_quotas.check_room(aws, int(shared is None), nat_gateways)
+        fatal += network_quotas.shortages(aws, int(shared is None), nat_gateways)
+    _refuse(fatal)
+    of_disks = AccountKey() if key or known is not None else disk_key.look(aws)
     image = find_workers_image(aws, kinds[0].gpus)
     size = find_root_disk(aws, image, disk).gib if known is None else known.disk_gib
     return Survey(
@@ -107,16 +112,29 @@ def survey(
         ),
         warnings=(
             *short,
-            *_of_network(job, network, its_zones, interfaces, known),
+            *_of_network(job, network, its_zones, known),
             *_of_shared_network(job, shared, its_zones),
             *public_access.warnings(blocked, public=addresses[1] > 0),
-            *disk_key.warnings(aws, key),
+            *disk_key.warnings(key),
+            *filter(None, (of_disks.warning,)),
             *partitions.about_prices(aws.region),
+        ),
+        obstacles=(
+            *(existing_vpc.obstacles(network, its_zones, interfaces) if network else ()),
+            *filter(None, (of_disks.obstacle,)),
         ),
         options=options,
         ranking=ranking,
         prices_of=listed.date,
     )
+
+
+def _refuse(shortages: Sequence[str]) -> None:
+    """Raise `EnvironmentFailure` that lists all quotas which allow too little."""
+    if len(shortages) == 1:
+        raise EnvironmentFailure(shortages[0])
+    if shortages:
+        raise EnvironmentFailure("quotas allow too little:\n- " + "\n- ".join(shortages))
 
 
 def _nodes(job: JobSpec) -> tuple[int, int]:
@@ -134,8 +152,10 @@ def demand(job: JobSpec) -> NodeDemand:
 
 def _types(
     aws: Aws, job: JobSpec, requirement: Requirement, known: JobSpec | None
-) -> tuple[tuple[InstanceType, ...], tuple[Option, ...], tuple[str, ...]]:
-    """Return the workers' types, what they were chosen from, and the shortages of the quotas."""
+) -> tuple[tuple[InstanceType, ...], tuple[Option, ...], tuple[list[str], list[str]]]:
+    """Return the workers' types, what they were chosen from, and the shortages of the quotas: those
+    that keep the job from running, and others.
+    """
     allowed = Quotas(aws, job.cluster)
     try:
         options = _options(aws, allowed, job, requirement)
@@ -143,13 +163,13 @@ def _types(
         # Nodes of the cluster's present types train together with new ones for a while.
         present = instance_types.describe(aws, known.instance_types) if known is not None else ()
         instance_types.check_alike((*present, *kinds))
-        return kinds, options, tuple(_shortages(aws, allowed, kinds, job, known))
+        return kinds, options, _shortages(aws, allowed, kinds, job, known)
     except Rejected as error:
         if error.code not in DENIED or not job.instance_types:
             raise
         kinds = _kinds(aws, job, requirement, ())
         instance_types.check_alike(kinds)
-        return kinds, (), (f"the quotas are not known: {error}",)
+        return kinds, (), ([], [f"the quotas are not known: {error}"])
 
 
 def _options(
@@ -196,25 +216,30 @@ def _shortages(
     kinds: tuple[InstanceType, ...],
     job: JobSpec,
     known: JobSpec | None,
-) -> list[str]:
-    """Return the shortages of workers, by purchase; raise for control nodes."""
-    nodes = demand(job)
+) -> tuple[list[str], list[str]]:
+    """Return the shortages that keep the job from running, and those that leave it fewer workers
+    than `--max`.
+    """
+    nodes, fatal, told = demand(job), [], []
     spot, on_demand = found = quotas.shares(kinds, allowed.allowance, nodes)
     if refusal := quotas.refusal(found, nodes):
-        raise EnvironmentFailure(f"too few nodes for --min {nodes.least}: {refusal}")
-    told = []
-    if spot.had < spot.wanted:
+        fatal.append(f"too few nodes for --min {nodes.least}: {refusal}")
+    elif spot.had < spot.wanted:
         told.append(spot.text)
-    if on_demand.had < on_demand.wanted:
+    if on_demand.had < on_demand.wanted and not refusal:
         told.append(f"--on-demand: {on_demand.text}")
-    if known is None:
-        (control,) = instance_types.describe(aws, [CONTROL_TYPE])
-        left = allowed.allowance(control.name, spot=False)
-        if left is not None and left.instances(control) < len(MEMBERS):
-            raise EnvironmentFailure(
-                f"too few control nodes: {left.describe(control, len(MEMBERS))}"
-            )
-    return told
+    if known is None and (short := _controls(aws, allowed)):
+        fatal.append(f"too few control nodes: {short}")
+    return fatal, told
+
+
+def _controls(aws: Aws, allowed: Quotas) -> str:
+    """Return why the quota allows too few control nodes; "" if it allows enough."""
+    (control,) = instance_types.describe(aws, [CONTROL_TYPE])
+    left = allowed.allowance(control.name, spot=False)
+    if left is None or left.instances(control) >= len(MEMBERS):
+        return ""
+    return left.describe(control, len(MEMBERS))
 
 
 def _zones(
@@ -233,12 +258,11 @@ def _of_network(
     job: JobSpec,
     network: Network | None,
     its_zones: tuple[str, ...],
-    interfaces: int,
     known: JobSpec | None,
 ) -> Iterator[str]:
     """Yield the warnings about a network of the user."""
     if network is not None:
-        yield from existing_vpc.warnings(network, its_zones, interfaces)
+        yield from existing_vpc.warnings(network, its_zones)
         if known is None:
             packed, nodes = job.capacity.zones == "pack", job.settings.max_nodes
             yield from existing_vpc.shortages(network.of(its_zones), nodes, packed=packed)

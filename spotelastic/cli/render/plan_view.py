@@ -39,6 +39,8 @@ def headline(job: ValidatedJob, found: Survey, price_label: str) -> Iterator[str
         yield not_shipped(job.archive.left_out)
     for warning in found.warnings:
         yield f"warning: {warning}"
+    for obstacle in found.obstacles:
+        yield f"cannot work: {obstacle}"
     yield from _too_dear(spec.capacity, found.price)
 
 

@@ -21,7 +21,7 @@ from spotelastic.client.progress import FirstStepTimer, OnUpdate, Say, saying
 from spotelastic.client.targets.asleep import sleeps
 from spotelastic.client.targets.cloud_target import CloudTarget
 from spotelastic.clock import steady
-from spotelastic.errors import SpotelasticError
+from spotelastic.errors import EnvironmentFailure, SpotelasticError
 from spotelastic.model.counting import counted, usd
 from spotelastic.model.progress import Event
 
@@ -101,6 +101,7 @@ def carry_out(prepared: PreparedUp, confirm: Confirm, on_update: OnUpdate) -> Cl
     job, target, known = prepared.job, prepared.target, prepared.known
     say = saying(on_update)
     if known is None:
+        _check(prepared.found, force=job.config.force, say=say)
         if target.costs_money:
             ensure(_price(job.name, prepared.found), confirm)
         began = steady()
@@ -119,6 +120,16 @@ def carry_out(prepared: PreparedUp, confirm: Confirm, on_update: OnUpdate) -> Cl
     other_regions.ensure(target, job, wanted, made, say)
     other_regions.end_former(target, known.spec, made.spec, say)
     return Cluster(target, made, told=told)
+
+
+def _check(found: Survey, *, force: bool, say: Say) -> None:
+    """Raise `EnvironmentFailure` where what is made could not work, and would be paid for."""
+    if not found.obstacles:
+        return
+    told = "; ".join(found.obstacles)
+    if not force:
+        raise EnvironmentFailure(f"{told}. Nothing was created; --force tries it all the same")
+    say(f"warning: {told}")
 
 
 def _everywhere(prepared: PreparedUp, wanted: ClusterSpec, made: ClusterRecord, say: Say) -> None:

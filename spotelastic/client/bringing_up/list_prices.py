@@ -38,6 +38,7 @@ def planned(job: ValidatedJob) -> Planned:
         usd_per_hour_at_max=costs.high,
         prices_of=table.date,
         warnings=tuple(f"not known without an AWS account: {what}" for what in UNKNOWN),
+        obstacles=(),
     )
 
 

@@ -56,6 +56,8 @@ class Planned:
     prices_of: str
     """Date of the on-demand prices."""
     warnings: tuple[str, ...]
+    obstacles: tuple[str, ...]
+    """What would keep nodes from working at all: `up` refuses it, but for `--force`."""
     regions: tuple[RegionPlan, ...] = ()
     """What was compared, if several regions were named, best first."""
     moves: Regions | None = None
@@ -88,6 +90,7 @@ def planned(
         usd_per_hour_at_max=found.estimate.high,
         prices_of=found.prices_of,
         warnings=tuple(found.warnings),
+        obstacles=found.obstacles,
         regions=regions,
         moves=wanted.regions,
         asleep=(others := other_regions(wanted, here)),

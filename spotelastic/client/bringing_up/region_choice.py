@@ -173,6 +173,8 @@ def _offered(job: ValidatedJob, region: str, target: CloudTarget) -> Offered:
         )
     except SpotelasticError as error:
         return Offered(RegionPlan(region, refusal=str(error)))
+    if found.obstacles and not config.force:
+        return Offered(RegionPlan(region, refusal="; ".join(found.obstacles)))
     return Offered(*_best_zone(region, found))
 
 

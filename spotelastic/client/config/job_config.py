@@ -92,6 +92,13 @@ class JobConfig(  # whose signature begins with the last of these
         JOB,
         short="y",
     )
+    force: bool = option(
+        False,
+        "Launch although AWS, or the plan, says beforehand that it cannot work.",
+        COMMAND,
+        JOB,
+        in_file=False,
+    )
     json: bool = option(False, "Print the plan as JSON.", COMMAND, JOB, in_file=False)
     drill: bool = option(
         False, "Interrupt nodes, to show recovery. Needs --local.", COMMAND, JOB, off="no-drill"

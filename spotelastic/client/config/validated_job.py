@@ -105,6 +105,7 @@ class ValidatedJob:
             bucket=self.config.bucket or "",
             disk=self.config.disk,
             key=self.config.kms_key or "",
+            force=self.config.force,
         )
 
 

@@ -8,9 +8,12 @@ from email.utils import parsedate_to_datetime
 
 from spotelastic.aws.base import account
 from spotelastic.aws.base.clients import Aws, calling
+from spotelastic.aws.base.names import CONTROL_TYPE, MEMBERS, SHARED_NETWORK
 from spotelastic.aws.compute import instance_types
 from spotelastic.aws.compute.instance_types import InstanceType
 from spotelastic.aws.compute.quotas import Allowance, Quotas
+from spotelastic.aws.network import shared_network
+from spotelastic.aws.planning import network_quotas
 from spotelastic.client.doctor.finding import FindingState, Verdict
 from spotelastic.clock import Clock, wall
 
@@ -73,8 +76,28 @@ def quota(aws: Aws, types: Sequence[str]) -> Verdict:
     return judge_quota(Quotas(aws).allowance(kind.name, spot=True), kind, needed=bool(types))
 
 
-def judge_quota(left: Allowance | None, kind: InstanceType, *, needed: bool) -> Verdict:
-    """Judge what is left of a quota."""
+def control_quota(aws: Aws) -> Verdict:
+    """Look up how many control nodes the quota of on-demand instances allows."""
+    (kind,) = instance_types.describe(aws, [CONTROL_TYPE])
+    left = Quotas(aws).allowance(kind.name, spot=False)
+    return judge_quota(left, kind, needed=True, wanted=len(MEMBERS))
+
+
+def network_quota(aws: Aws) -> Verdict:
+    """Look up whether there is room for the network that clusters share."""
+    if shared_network.look(aws) is not None:
+        return Verdict("ok", f"{SHARED_NETWORK} is there")
+    short = next(network_quotas.shortages(aws, 1, 0), "")
+    if short:
+        found, _, advice = short.partition(": ")
+        return Verdict("missing", found, advice)
+    return Verdict("ok", "room for one more VPC, which all clusters share")
+
+
+def judge_quota(
+    left: Allowance | None, kind: InstanceType, *, needed: bool, wanted: int = 1
+) -> Verdict:
+    """Judge what is left of a quota, of which so many instances are `wanted`."""
     if left is None:
         return Verdict("note", f"AWS tells none for {kind.name}")
     many = left.instances(kind)
@@ -82,7 +105,8 @@ def judge_quota(left: Allowance | None, kind: InstanceType, *, needed: bool) -> 
         f"{many} x {kind.name} ({left.family}: {left.free} of {left.vcpus} vCPUs free, "
         f"{kind.vcpus} each)"
     )
-    if many:
+    if many >= wanted:
         return Verdict("ok", text)
     state: FindingState = "missing" if needed else "warning"
-    return Verdict(state, text, f"ask for more, which may take days: {left.link}")
+    advice = f"ask for more, which may take days: {left.request(kind, wanted)}"
+    return Verdict(state, text, advice)

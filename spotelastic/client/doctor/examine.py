@@ -62,6 +62,8 @@ def looks(needs: Needs) -> tuple[Look, ...]:
         _asking(needs, "clock", account_checks.clock_skew),
         _asking(needs, "bucket", lambda aws: account_checks.bucket(aws, needs.bucket)),
         _asking(needs, "spot quota", lambda aws: account_checks.quota(aws, needs.types)),
+        _asking(needs, "control nodes", account_checks.control_quota),
+        _asking(needs, "network", account_checks.network_quota),
     )
 
 

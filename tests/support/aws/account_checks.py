@@ -5,6 +5,7 @@ Every check asks AWS itself. Change sets are made and deleted again; they make n
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from botocore.config import Config
@@ -247,9 +248,10 @@ def account_has_room(aws: Aws, evidence: Evidence) -> None:
                 evidence.fact(f"vCPUs of {family.name} {how}", answer["Quota"]["Value"])
     for what, numbers in {"networks": (1, 0), "elastic addresses": (0, 1)}.items():
         with evidence.check(f"room for {what}"):
-            network_quotas.check_room(aws, *numbers)
+            short = list(network_quotas.shortages(aws, *numbers))
+            assert not short, short[0]
     with evidence.check("key of disks"):
-        evidence.fact("warnings about the key of disks", list(disk_key.warnings(aws)))
+        evidence.fact("warnings about the key of disks", asdict(disk_key.look(aws)))
     with evidence.check("VPC Block Public Access"):
         evidence.fact("VPC Block Public Access", public_access.mode(aws))
         public_access.check_own_network(public_access.mode(aws))

@@ -42,6 +42,10 @@ class FaultClient(fault_client.FaultClient):
         """Cut these regions off from instances in others, and no others any more."""
         self._ask("isolate", regions=regions)
 
+    def refuse_launches(self, code: str, message: str, *types: str) -> None:
+        """Answer so to launches of these types, or of all; without a code, launch them again."""
+        self._ask("refuse_launches", code=code, message=message, types=types)
+
     def unanswered(self) -> int:
         """Return how many calls did not reach their region because of that."""
         return int(self._ask("unanswered"))
@@ -62,6 +66,7 @@ class Desk(fault_client.Desk):
     conditions: ConditionsInForce
     isolation: Isolation
     delivery: Delivery
+    refusal: Any
 
     def set_delivery(self, delays: list[float]) -> None:
         self.delivery.delays = tuple(delays)
@@ -90,6 +95,10 @@ class Desk(fault_client.Desk):
 
     def isolate(self, regions: list[str]) -> None:
         self.isolation.regions = frozenset(regions)
+
+    def refuse_launches(self, code: str, message: str, types: list[str]) -> None:
+        its = self.refusal
+        its.code, its.message, its.types = code, message, tuple(types)
 
     def unanswered(self) -> int:
         return self.isolation.unanswered

@@ -31,7 +31,7 @@ class UnkindServer(server.Server):
         self._conditions = ConditionsInForce(conditions.from_environment(os.environ))
         self._delivery = Delivery()
         server.prepare_environment(config)  # moto reads its environment at import
-        from support.unkind import detaching, stale
+        from support.unkind import detaching, refusing, stale
         from support.unkind.slow_parts import SlowGroups, SlowInstances
 
         from spotelastic.local.autoscaling import groups
@@ -42,6 +42,8 @@ class UnkindServer(server.Server):
         patches = Patches()
         detaching.install(patches, self._agenda, self._conditions)
         stale.install(patches, self._conditions)
+        refusal = refusing.LaunchRefusal()
+        refusing.install(patches, refusal)
         self._isolation = isolation.Isolation(self._machines.region_of)
         known = {each.name: getattr(self._desk, each.name) for each in fields(self._desk)}
         self._desk = Desk(
@@ -49,6 +51,7 @@ class UnkindServer(server.Server):
             conditions=self._conditions,
             isolation=self._isolation,
             delivery=self._delivery,
+            refusal=refusal,
         )
 
     def _answering(self, moto: Callable[..., Any]) -> Callable[..., Any]:

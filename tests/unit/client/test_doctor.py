@@ -112,7 +112,14 @@ def allowance(vcpus: int, used: int = 0) -> Allowance:
             account_checks.judge_quota(allowance(8, 8), G5, needed=True),
             "missing",
             "0 of 8",
-            "https://",
+            "request-service-quota-increase --region us-east-1 --service-code ec2 --quota-code "
+            "L-3819A6DF --desired-value 12",
+        ),
+        (
+            account_checks.judge_quota(allowance(8), G5, needed=True, wanted=3),
+            "missing",
+            "2 x g5.xlarge",
+            "--desired-value 12",
         ),
     ],
 )

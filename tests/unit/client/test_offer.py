@@ -34,6 +34,7 @@ def told(capacity: Capacity, *, price: float = 0.5, linger: float | None = 600.0
         ranking=(),
         zones=("a",),
         warnings=(),
+        obstacles=(),
         price=price,
         estimate=Estimate(lines),
     )

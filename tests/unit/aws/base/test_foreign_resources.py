@@ -56,7 +56,8 @@ LOOKS = (
     *("autoscaling:Describe*", "cloudformation:DescribeStacks", "ec2:Describe*"),
     "ec2:GetEbsDefaultKmsKeyId",
     *("ec2:GetInstanceTypesFromInstanceRequirements", "ec2:GetSpotPlacementScores"),
-    *("ecr:GetAuthorizationToken", "iam:GetRole", "kms:DescribeKey", "logs:DescribeLogGroups"),
+    *("ecr:GetAuthorizationToken", "iam:GetRole", "logs:DescribeLogGroups"),
+    *("kms:DescribeKey", "kms:GetKeyPolicy", "kms:ListGrants"),
     *("pricing:GetProducts", "servicequotas:GetServiceQuota", "ssm:DescribeParameters"),
 )
 """Actions that are permitted on everything: they tell and change nothing, and for most of them AWS
@@ -148,7 +149,7 @@ def test_what_is_permitted_on_everything_is_in_use_and_only_tells() -> None:
     for pattern in UNFENCED:
         assert any(named([pattern], each) for each in used), pattern
     for pattern in LOOKS:
-        assert pattern.partition(":")[2].startswith(("Describe", "Get")), pattern
+        assert pattern.partition(":")[2].startswith(("Describe", "Get", "List")), pattern
 
 
 def test_the_additions_reach_what_they_name_and_what_the_page_says() -> None:

@@ -11,6 +11,7 @@ from spotelastic.aws.network.existing_vpc import (
     Subnet,
     check_kept,
     free_address,
+    obstacles,
     shortages,
     warnings,
     within,
@@ -25,9 +26,9 @@ NETWORK = Network("vpc-1", PUBLIC, frozenset(), resolves=True)
 
 
 def told(subnet: Subnet, network: Network = NETWORK, cards: int = 1) -> list[str]:
-    """The warnings of a network whose first subnet is this one."""
+    """What is told of a network whose first subnet is this one."""
     its = replace(network, subnets=(subnet, *network.subnets[1:]))
-    return list(warnings(its, "abc", cards))
+    return [*obstacles(its, "abc", cards), *warnings(its, "abc")]
 
 
 def test_public_subnets_with_an_endpoint_for_s3_are_well() -> None:

@@ -1,11 +1,15 @@
 """The key of new disks, which Auto Scaling must be allowed to use."""
 
+from typing import Any
+
 import pytest
 from support.aws.account import REGION, account
-from support.aws.fake_services import fake_aws, refusal
+from support.aws.fake_services import Pages, fake_aws, refusal
 
 from spotelastic.aws.base.clients import Aws
-from spotelastic.aws.planning.disk_key import warnings
+from spotelastic.aws.planning.disk_key import ROLE, AccountKey, look, warnings
+
+KEY = "arn:aws:kms:us-east-1:123456789012:key/1234"
 
 
 class Ec2:
@@ -18,22 +22,56 @@ class Ec2:
         return {"KmsKeyId": self.key}
 
 
-def test_a_key_of_the_accounts_own_is_told_with_who_needs_it() -> None:
-    key = "arn:aws:kms:us-east-1:123456789012:key/1234"
-    (line,) = warnings(fake_aws(ec2=Ec2(key)))
-    assert line.startswith(f"new disks are encrypted with {key}: unless its policy lets AWSService")
+class Kms:
+    """Has one key, with this policy and grants on two pages."""
+
+    def __init__(self, policy: str = "{}", granted: str = "", refused: str = "") -> None:
+        self.policy, self.granted, self.refused = policy, granted, refused
+
+    def get_key_policy(self, **_: str) -> dict[str, str]:
+        if self.refused:
+            raise refusal(self.refused, "GetKeyPolicy")
+        return {"Policy": self.policy}
+
+    def get_paginator(self, _: str) -> Pages:
+        grants = [{"GranteePrincipal": "arn:aws:iam::1:role/other"}]
+        own: list[Any] = [{"GranteePrincipal": self.granted}] if self.granted else []
+        return Pages(lambda **_: [{"Grants": grants}, {"Grants": own}])
+
+
+@pytest.mark.parametrize("kms", [Kms(f'{{"AWS": ".../{ROLE}"}}'), Kms(granted=f"role/{ROLE}")])
+def test_a_key_that_auto_scaling_may_use_is_no_matter(kms: Kms) -> None:
+    assert look(fake_aws(ec2=Ec2(KEY), kms=kms)) == AccountKey()
+
+
+def test_a_key_that_it_may_not_use_keeps_instances_from_starting() -> None:
+    found = look(fake_aws(ec2=Ec2(KEY), kms=Kms()))
+    assert found.obstacle.startswith(f"new disks are encrypted with {KEY}, whose policy and grants")
+    assert ROLE in found.obstacle and not found.warning
+
+
+def test_a_key_whose_policy_may_not_be_seen_is_told_with_who_needs_it() -> None:
+    found = look(fake_aws(ec2=Ec2(KEY), kms=Kms(refused="AccessDeniedException")))
+    assert found.warning.startswith(f"new disks are encrypted with {KEY}: unless its policy lets")
+    assert not found.obstacle
 
 
 @pytest.mark.parametrize(
     "key", ["alias/aws/ebs", "arn:aws:kms:us-east-1:123456789012:alias/aws/ebs"]
 )
 def test_the_key_of_aws_and_one_that_may_not_be_seen_are_no_matter(key: str) -> None:
-    assert list(warnings(fake_aws(ec2=Ec2(key)))) == []
-    assert list(warnings(fake_aws(ec2=Ec2(refused="UnauthorizedOperation")))) == []
+    assert look(fake_aws(ec2=Ec2(key))) == AccountKey()
+    assert look(fake_aws(ec2=Ec2(refused="UnauthorizedOperation"))) == AccountKey()
+
+
+def test_a_key_that_is_given_is_told_with_who_needs_it() -> None:
+    (line,) = warnings(KEY)
+    assert KEY in line and ROLE in line
+    assert not [*warnings("")]
 
 
 def test_the_local_cloud_answers_as_an_account_that_has_changed_nothing(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     with account(tmp_path_factory.mktemp("account")):
-        assert list(warnings(Aws(REGION))) == []
+        assert look(Aws(REGION)) == AccountKey()

@@ -7,8 +7,7 @@ import pytest
 from support.aws.fake_services import Pages, fake_aws, refusal
 
 from spotelastic.aws.base.clients import Aws
-from spotelastic.aws.planning.network_quotas import ADDRESSES, VPCS, check_room
-from spotelastic.errors import EnvironmentFailure
+from spotelastic.aws.planning.network_quotas import ADDRESSES, VPCS, shortages
 
 
 class Quotas:
@@ -40,21 +39,26 @@ def account(vpcs: float | str, addresses: float | str = 5.0) -> Aws:
 
 
 def test_a_sixth_network_is_refused_with_what_to_do() -> None:
-    with pytest.raises(EnvironmentFailure) as refused:
-        check_room(account(5.0), 1, 0)
-    line = str(refused.value)
+    (line,) = shortages(account(5.0), 1, 0)
     assert line.startswith("the account may have 5 networks (VPCs) in eu-x-1, and has 5: delete")
-    assert "--vpc and --subnets" in line and f"services/vpc/quotas/{VPCS.code}" in line
-    check_room(account(6.0), 1, 0)
-    check_room(account(5.0), 0, 0)
+    assert "--vpc and --subnets" in line
+    assert line.endswith(
+        "aws service-quotas request-service-quota-increase --region eu-x-1 --service-code vpc "
+        f"--quota-code {VPCS.code} --desired-value 6"
+    )
+    assert not [*shortages(account(6.0), 1, 0), *shortages(account(5.0), 0, 0)]
 
 
 def test_a_nat_gateway_needs_an_elastic_address() -> None:
-    with pytest.raises(EnvironmentFailure, match="5 elastic addresses in eu-x-1, and has 5"):
-        check_room(account(6.0), 1, 1)
-    check_room(account(6.0, 6.0), 1, 1)
+    (line,) = shortages(account(6.0), 1, 1)
+    assert "5 elastic addresses in eu-x-1, and has 5" in line
+    assert not [*shortages(account(6.0, 6.0), 1, 1)]
+
+
+def test_all_that_is_missing_is_told() -> None:
+    assert len([*shortages(account(5.0), 1, 1)]) == 2
 
 
 @pytest.mark.parametrize("code", ["AccessDeniedException", "NoSuchResourceException"])
 def test_a_quota_that_is_not_known_forbids_nothing(code: str) -> None:
-    check_room(account(code, code), 1, 1)
+    assert not [*shortages(account(code, code), 1, 1)]

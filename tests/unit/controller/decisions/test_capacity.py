@@ -244,6 +244,34 @@ def test_launches_that_a_person_has_suspended_are_waited_for_and_told_of_once() 
         ("There are not enough free addresses in subnet 'subnet-1'", "zone"),
         ("Your Spot request price of 1 is lower than the minimum required Spot price of 2", "zone"),
         ("The subnet ID 'subnet-1' does not exist (InvalidSubnetID.NotFound)", "zone"),
+        ("The subnet ID 'subnet-1' does not exist", "zone"),
+        ("The subnet ID 'subnet-1' is invalid", "zone"),
+        (
+            "The requested configuration is currently not supported. Please check the "
+            "documentation for supported configurations.",
+            "zone",
+        ),
+        ("Your requested instance type (g6.xlarge) is not offered in eu-south-1b", "zone"),
+        ("Instance type p5.48xlarge is no longer available in this zone", "zone"),
+        ("The instance type g5.xlarge is unavailable in us-east-1f", "zone"),
+        (
+            "We currently do not have sufficient p4d.24xlarge capacity in the Availability Zone "
+            "you requested (us-east-1a).",
+            "capacity",
+        ),
+        ("The security group 'sg-1' does not exist in VPC 'vpc-1'", "other"),
+        ("The image id '[ami-1]' does not exist", "other"),
+        ("The key pair 'laptop' does not exist", "other"),
+        (
+            "You are not authorized to perform this operation. User: ann is not authorized to "
+            "perform: ec2:RunInstances on resource: arn:aws:ec2:us-east-1:1:subnet/subnet-1",
+            "other",
+        ),
+        (
+            "The architecture 'arm64' of the specified instance type does not match the "
+            "architecture 'x86_64' of the specified AMI.",
+            "other",
+        ),
         ("InsufficientVolumeCapacity: no room for the volume", "capacity"),
         ("InvalidCapacityReservationId.NotFound: it is not there", "other"),
         ("The image is not there", "other"),
