@@ -253,6 +253,7 @@ def _make_workers(
     say(
         f"workers {plan.spec.worker_group}: {size} spot {instances} of "
         f"{request.job.instance_types[0]}"
+        + ("" if request.proven else ", once a control node answers: it is the first cluster here")
     )
     groups = replace(
         _workers(request, plan),
@@ -311,11 +312,11 @@ def rehearsals(request: ClusterSpec, plan: LaunchPlan) -> Iterator[LaunchRehears
 def _start(request: ClusterSpec) -> int:
     """Return how many nodes are launched before a controller leads.
 
-    None if the cluster is asleep, or if prices must be judged first; never those that are to be
-    bought on demand.
+    None if the cluster is asleep, if prices must be judged first, or where it is not known that
+    control nodes can work; never those that are to be bought on demand.
     """
     capacity = request.job.capacity
-    if request.asleep or capacity.max_price is not None:
+    if request.asleep or capacity.max_price is not None or not request.proven:
         return 0
     wanted = _launched(request)
     return wanted - min(capacity.base, wanted)
