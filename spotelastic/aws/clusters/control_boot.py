@@ -6,11 +6,13 @@ control nodes do not come is ended.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from spotelastic import __version__
 from spotelastic.aws.base.clients import Aws, Rejected, calling
 from spotelastic.aws.base.names import MEMBERS, Names
+from spotelastic.errors import Unavailable
 from spotelastic.model.counting import duration
 
 REFUSED_FOR, SILENT_FOR = 180.0, 600.0
@@ -82,6 +84,8 @@ def has_worked(aws: Aws, bucket: str) -> bool:
 
 
 def note_worked(aws: Aws, bucket: str) -> None:
-    """Note that a cluster of this version works here."""
-    with calling("note that the cluster works"):
+    """Note that a cluster of this version works here. Without the right to do so, or where the
+    bucket does not answer, the next cluster is made as the first one.
+    """
+    with suppress(Rejected, Unavailable), calling("note that the cluster works"):
         aws.s3.put_object(Bucket=bucket, Key=_WORKED, Body=b"")

@@ -209,6 +209,7 @@ def _bring_up(
         {**plan.parameters, "ServiceRole": service_role},
         say,
         maker=maker,
+        store=partial(_store_template, objects),
         own_tags=demands.tags,
         meanwhile=early.look,
         clear=early.end,
@@ -218,6 +219,12 @@ def _bring_up(
     if not early.made:
         make(StackParts.of(outputs))
     return cluster
+
+
+def _store_template(objects: BucketObjects, body: str) -> str:
+    """Put a long template into the bucket, and return its URL."""
+    objects.put("template.yaml", body.encode())
+    return objects.web_url("template.yaml")
 
 
 def _in_its_network(

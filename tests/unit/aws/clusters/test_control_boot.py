@@ -71,6 +71,7 @@ def test_a_place_has_worked_when_that_was_noted(aws: Aws) -> None:
     control_boot.note_worked(aws, "spotelastic-place")
     assert control_boot.has_worked(aws, "spotelastic-place")
     assert not control_boot.has_worked(aws, "spotelastic-not-there")
+    control_boot.note_worked(aws, "spotelastic-not-there")
 
 
 def test_names_of_control_groups_are_those_of_the_stack() -> None:
