@@ -51,7 +51,7 @@ from spotelastic.client.targets.find import moved_to
 from spotelastic.client.targets.shown_cluster import ShownCluster
 from spotelastic.clock import steady, wall
 from spotelastic.controller.model.regions import RegionsRecord
-from spotelastic.errors import JobFailed, Unavailable, UsageError
+from spotelastic.errors import JobFailed, SpotelasticError, Unavailable, UsageError
 from spotelastic.model.progress import Cost, Event, Point, Report, Status
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ class Cluster:
         """
         with self._asking():
             while True:
-                for update in watch.updates(self.target, self.record, self._told):
+                for update in self._updates():
                     if isinstance(update, Status) and self.first is not None:
                         first = self.first.feed(update)
                         if first is not None:
@@ -201,6 +201,26 @@ class Cluster:
                     return
                 yield ProgressMessage(f"{self.name} moves to {region}")
                 self._follow()
+
+    def _updates(self) -> Iterator[Update]:
+        """Yield what is new. A new cluster whose control nodes do not come is taken down."""
+        is_new = self.first is not None and not self.first.is_over
+        try:
+            for update in watch.updates(self.target, self.record, self._told, is_new=is_new):
+                if is_new and isinstance(update, Status):
+                    is_new = False
+                    self.target.note_worked(self.record)
+                yield update
+        except watch.ControlNodesMissing:
+            yield ProgressMessage(f"the control nodes do not come: taking {self.name} down")
+            told: list[str] = []
+            try:
+                self.target.down(self.name, told.append)
+            except SpotelasticError as other:
+                told.append(f"not all of it could be deleted: {other}")
+            yield from map(ProgressMessage, told)
+            self._is_down = True
+            raise
 
     def _follow(self) -> None:
         """Wait until the job is led in the region that it moves to, or does not move any more."""

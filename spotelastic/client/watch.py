@@ -22,6 +22,8 @@ PATIENCE = 60.0
 """Seconds without an answer from the cluster's bucket before the watch gives up."""
 SILENCE = 90.0
 """Seconds without a first status before its absence is reported, and reported again."""
+ASKED_EVERY = 15.0
+"""Seconds between two questions to the cloud why control nodes do not come."""
 REPORT_TIMEOUT = 30.0
 """Seconds that the report may arrive after the end of the job."""
 
@@ -34,6 +36,10 @@ class JobOutcome:
     report: Report
     points: tuple[Point, ...]
     events: tuple[Event, ...]
+
+
+class ControlNodesMissing(EnvironmentFailure):
+    """The control nodes of a new cluster will not come."""
 
 
 class EventsTold:
@@ -57,13 +63,16 @@ class EventsTold:
                 yield event
 
 
-def updates(target: ClusterTarget, cluster: ShownCluster, told: EventsTold) -> Iterator[Update]:
+def updates(
+    target: ClusterTarget, cluster: ShownCluster, told: EventsTold, *, is_new: bool = False
+) -> Iterator[Update]:
     """Yield the status at each look, after the events that are new; end with the end of the job.
 
-    Where the job has stopped only to go on in another region, that status is not yielded.
+    Where the job has stopped only to go on in another region, that status is not yielded. `is_new`:
+    the cluster was just made.
 
-    Raises `CloudEnded` if nothing is left to look at, and
-    `Unavailable` if the bucket has not answered for a minute.
+    Raises `CloudEnded` if nothing is left to look at, and `Unavailable` if the bucket has not
+    answered for a minute; of a new cluster, `ControlNodesMissing` if no control node will come.
     """
     silence = _Silence(target.where_to_look)
     answered = steady()
@@ -80,6 +89,8 @@ def updates(target: ClusterTarget, cluster: ShownCluster, told: EventsTold) -> I
         yield from told.new(events)
         if status is None:
             yield from silence.lasts()
+            if is_new and silence.is_to_be_asked_about():
+                _check_control(target, cluster, silence.lasted)
         else:
             silence.ends()
             if ended(status) and goes_to(cluster):
@@ -99,13 +110,37 @@ def goes_to(cluster: ShownCluster) -> str:
     return moving.region if moving is not None and moving.reason else ""
 
 
+def _check_control(target: ClusterTarget, cluster: ShownCluster, waited: float) -> None:
+    """Raise `ControlNodesMissing` if no control node will come."""
+    try:
+        why = target.control_failure(cluster.name, waited)
+    except Unavailable:
+        return
+    if why:
+        raise ControlNodesMissing(f"{cluster.name}: {why}")
+
+
 class _Silence:
     """Tells that the first status is awaited, and after a while where to look for the cause."""
 
     def __init__(self, where: str) -> None:
         self._where = where
         self._told = False
-        self._until = steady() + SILENCE
+        self._since, self._asked = steady(), -math.inf
+        self._until = self._since + SILENCE
+
+    @property
+    def lasted(self) -> float:
+        """Seconds without a status."""
+        return steady() - self._since
+
+    def is_to_be_asked_about(self) -> bool:
+        """Return whether it is time to ask the cloud for the cause."""
+        now = steady()
+        if now < self._asked + ASKED_EVERY:
+            return False
+        self._asked = now
+        return True
 
     def lasts(self) -> Iterator[ProgressMessage]:
         """Note that there is still no status."""

@@ -10,7 +10,9 @@ from support.clusters.local_cloud import Laptop, environment, until
 from support.unkind.conditions import KIND, Conditions, parse
 
 from spotelastic.aws.base.clients import Aws, Busy, calling
-from spotelastic.aws.base.names import Names
+from spotelastic.aws.base.names import MEMBERS, Names
+from spotelastic.aws.clusters import control_boot
+from spotelastic.aws.clusters.control_boot import ControlGroup
 from spotelastic.aws.compute import worker_groups
 from spotelastic.local import cloud
 from spotelastic.local.local_session import LocalSession
@@ -92,6 +94,40 @@ def test_an_instance_whose_disk_key_may_not_be_used_ends_at_its_launch(
     assert "Termination Reason: Client.InternalError" in ended["StatusMessage"]
     laptop.delete_group(name)
     laptop.ec2.delete_launch_template(LaunchTemplateId=template)
+
+
+def test_what_aws_says_of_control_nodes_that_cannot_start_is_known(
+    laptop: Laptop, name: str
+) -> None:
+    template = laptop.make_template(name, BlockDeviceMappings=[DISK])
+    groups = [Names("never-come").control(member) for member in MEMBERS]
+    laptop.faults.refuse_launches("PendingVerification", "Your request is being verified.")
+    try:
+        for group in groups:
+            laptop.make_group(group, template, 1)
+        found = until(lambda: _all_failed(looked(laptop)))
+        assert {each.running for each in found} == {0}
+        assert all("Your request is being verified." in each.failure for each in found)
+    finally:
+        laptop.faults.refuse_launches("", "")
+    found = until(lambda: _all_run(looked(laptop)))
+    assert not any(each.failure for each in found)
+    for group in groups:
+        laptop.delete_group(group)
+    laptop.ec2.delete_launch_template(LaunchTemplateId=template)
+
+
+def looked(laptop: Laptop) -> tuple[ControlGroup, ...]:
+    with environment(**cloud.environment(laptop.info)):
+        return control_boot.look(Aws(laptop.info.region), "never-come")
+
+
+def _all_failed(found: tuple[ControlGroup, ...]) -> tuple[ControlGroup, ...] | None:
+    return found if found and all(each.failure for each in found) else None
+
+
+def _all_run(found: tuple[ControlGroup, ...]) -> tuple[ControlGroup, ...] | None:
+    return found if found and all(each.running for each in found) else None
 
 
 # -- quotas ---------------------------------------------------------------------------------------

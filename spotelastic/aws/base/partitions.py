@@ -20,6 +20,8 @@ class Partition:
     """How its regions' names begin."""
     console: str = "console.aws.amazon.com"
     """Where people see their accounts."""
+    domain: str = "amazonaws.com"
+    """Where its services are."""
     has_list_prices: bool = True
     """Whether the Pricing API has the on-demand prices of its regions, for its accounts."""
     currency: str = "USD"
@@ -33,6 +35,7 @@ CHINA = Partition(
     "aws-cn",
     "cn-",
     "console.amazonaws.cn",
+    "amazonaws.com.cn",
     has_list_prices=False,
     currency="CNY",
     has_fault_injection=False,

@@ -209,6 +209,7 @@ def _bring_up(
         {**plan.parameters, "ServiceRole": service_role},
         say,
         maker=maker,
+        store=partial(_store_template, objects),
         own_tags=demands.tags,
         meanwhile=early.look,
         clear=early.end,
@@ -218,6 +219,12 @@ def _bring_up(
     if not early.made:
         make(StackParts.of(outputs))
     return cluster
+
+
+def _store_template(objects: BucketObjects, body: str) -> str:
+    """Put a long template into the bucket, and return its URL."""
+    objects.put("template.yaml", body.encode())
+    return objects.web_url("template.yaml")
 
 
 def _in_its_network(
@@ -253,6 +260,7 @@ def _make_workers(
     say(
         f"workers {plan.spec.worker_group}: {size} spot {instances} of "
         f"{request.job.instance_types[0]}"
+        + ("" if request.proven else ", once a control node answers: it is the first cluster here")
     )
     groups = replace(
         _workers(request, plan),
@@ -311,11 +319,11 @@ def rehearsals(request: ClusterSpec, plan: LaunchPlan) -> Iterator[LaunchRehears
 def _start(request: ClusterSpec) -> int:
     """Return how many nodes are launched before a controller leads.
 
-    None if the cluster is asleep, or if prices must be judged first; never those that are to be
-    bought on demand.
+    None if the cluster is asleep, if prices must be judged first, or where it is not known that
+    control nodes can work; never those that are to be bought on demand.
     """
     capacity = request.job.capacity
-    if request.asleep or capacity.max_price is not None:
+    if request.asleep or capacity.max_price is not None or not request.proven:
         return 0
     wanted = _launched(request)
     return wanted - min(capacity.base, wanted)

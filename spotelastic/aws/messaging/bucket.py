@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from spotelastic.aws.base.clients import Aws, Rejected, calling
+from spotelastic.aws.base.partitions import partition_of
 from spotelastic.cloud.bucket import ClusterBucket
 
 _ABSENT = frozenset({"NoSuchKey", "NoSuchBucket", "404"})
@@ -31,6 +32,11 @@ class BucketObjects(ClusterBucket):
     def url(self, name: str) -> str:
         """Return the object's URL."""
         return f"s3://{self.bucket}/{self.cluster}/{name}"
+
+    def web_url(self, name: str) -> str:
+        """Return the URL by which AWS's services find the object."""
+        host = f"s3.{self.aws.region}.{partition_of(self.aws.region).domain}"
+        return f"https://{host}/{self.bucket}/{self._key(name)}"
 
     def read(self, name: str) -> tuple[bytes, str] | None:
         """Return the object and its version (S3's ETag)."""

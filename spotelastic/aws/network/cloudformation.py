@@ -23,6 +23,8 @@ from spotelastic.errors import EnvironmentFailure, SpotelasticError, UsageError
 
 CREATE_TIMEOUT = 900.0
 DELETE_TIMEOUT = 1200.0
+LONGEST_BODY = 51_200
+"""Bytes of a template that CloudFormation takes in a call. A longer one it reads from a bucket."""
 TEMPLATE = "spotelastic:template"
 """Tag of the stack with the hash of its template."""
 MAKER = "spotelastic:maker"
@@ -104,6 +106,7 @@ def ensure(
     say: Say,
     *,
     maker: str,
+    store: Callable[[str], str] = lambda body: body,
     own_tags: Mapping[str, str] = NO_TAGS,
     sleep: Callable[[float], None] = time.sleep,
     meanwhile: Callable[[], object] = lambda: None,
@@ -111,13 +114,15 @@ def ensure(
 ) -> dict[str, str]:
     """Create the stack or update the existing one, and return its outputs when it is complete.
 
-    `own_tags` are the user's, for all that is in the stack.
+    `own_tags` are the user's, for all that is in the stack. `store` puts a template that is too
+    long for a call into a bucket, and returns its URL.
 
     A stack whose creation failed or was rolled back is deleted first; `clear` ends what uses it
     before. `meanwhile` is called at each look at a stack that is just being created. Raises
     `EnvironmentFailure` with CloudFormation's reason.
     """
     body = stack_template(own_tags)
+    given = body if len(body.encode()) <= LONGEST_BODY else store(body)
     found = settled(aws, name, say)
     if found is not None and found["StackStatus"] in UNUSABLE:
         say(f"stack {name}: deleting the remains of an earlier attempt")
@@ -126,13 +131,13 @@ def ensure(
         found = None
     began = steady()
     if found is None:
-        create(aws, name, wanted, body, _tags(wanted, body, maker, own_tags))
+        create(aws, name, wanted, given, _tags(wanted, body, maker, own_tags))
         if _lacks_a_queue(aws, name, say, meanwhile):
             say(f"stack {name}: its queues' names are not free yet, retrying in {QUEUE_REST:.0f} s")
             clear()
             delete(aws, name)
             sleep(QUEUE_REST)
-            create(aws, name, wanted, body, _tags(wanted, body, maker, own_tags))
+            create(aws, name, wanted, given, _tags(wanted, body, maker, own_tags))
     elif found["StackStatus"] == STUCK:
         raise EnvironmentFailure(f"the stack {name} cannot be changed{WAYS_OUT[STUCK]}")
     elif (
@@ -141,7 +146,7 @@ def ensure(
         or own_of(tags(found)) != dict(own_tags)
     ):
         its = _tags(wanted, body, tags(found).get(MAKER, maker), own_tags)
-        update(aws, name, wanted, body, its)
+        update(aws, name, wanted, given, its)
         meanwhile = _nothing
     else:
         return outputs(found)
@@ -216,11 +221,11 @@ def made_so_far(aws: Aws, name: str, parts: Sequence[str]) -> dict[str, str] | N
 def create(
     aws: Aws, name: str, wanted: Mapping[str, str], body: str, its_tags: Mapping[str, str]
 ) -> None:
-    """Begin to create a stack from that template."""
+    """Begin to create a stack from that template, or from the one at that URL."""
     with calling(f"create the stack {name}"):
         aws.cloudformation.create_stack(
             StackName=name,
-            TemplateBody=body,
+            **_template(body),
             Parameters=_pairs(wanted),
             Capabilities=["CAPABILITY_IAM"],
             Tags=pairs_of(its_tags),
@@ -236,7 +241,7 @@ def update(
         with calling(f"change the stack {name}"):
             aws.cloudformation.update_stack(
                 StackName=name,
-                TemplateBody=body,
+                **_template(body),
                 Parameters=_pairs(wanted),
                 Capabilities=["CAPABILITY_IAM"],
                 Tags=pairs_of(its_tags),
@@ -244,6 +249,10 @@ def update(
     except Rejected as error:
         if "No updates are to be performed" not in str(error):
             raise
+
+
+def _template(body: str) -> dict[str, str]:
+    return {"TemplateURL" if body.startswith("https://") else "TemplateBody": body}
 
 
 def _pairs(wanted: Mapping[str, str]) -> list[dict[str, str]]:

@@ -16,14 +16,9 @@ from spotelastic.errors import UsageError
 
 SERVICES = ("autoscaling", "cloudformation", "ec2", "logs", "s3", "sqs", "ssm")
 """Services that nodes call. Without a route to the internet each needs an endpoint."""
-_TARGETS = (
-    "GatewayId",
-    "NatGatewayId",
-    "TransitGatewayId",
-    "VpcPeeringConnectionId",
-    "NetworkInterfaceId",
-    "InstanceId",
-)
+_NO_TARGETS = frozenset({"DestinationPrefixListId", "InstanceOwnerId"})
+"""Fields of a route that look as those of its target do."""
+_EVERYWHERE = [ipaddress.IPv4Network("0.0.0.0/0")]
 _AWS_KEEPS = 4
 """Addresses at a subnet's start that AWS reserves; it also reserves the last one."""
 
@@ -75,7 +70,8 @@ def gateways(interfaces: int, vpc: str) -> int:
 def look(aws: Aws, vpc: str, subnets: Sequence[str]) -> Network:
     """Return the network.
 
-    Raises `UsageError` for what does not exist, and for two subnets of one zone.
+    Raises `UsageError` for what does not exist, for two subnets of one zone, and for those that
+    have IPv6 addresses alone: members of etcd find each other by IPv4.
     """
     there = {item["SubnetId"]: item for item in _subnets(aws, vpc)}
     if strangers := [id for id in subnets if id not in there]:
@@ -84,6 +80,11 @@ def look(aws: Aws, vpc: str, subnets: Sequence[str]) -> Network:
             f"--subnets {','.join(strangers)}: {vpc} has no such subnet; it has {known or 'none'}"
         )
     found = [there[id] for id in subnets]
+    if of_ipv6 := [item["SubnetId"] for item in found if not item.get("CidrBlock")]:
+        raise UsageError(
+            f"--subnets {','.join(of_ipv6)}: nodes need IPv4 addresses, and these have IPv6 alone: "
+            "name subnets with both, or with IPv4"
+        )
     by_zone: dict[str, str] = {}
     for item in found:
         other = by_zone.setdefault(item["AvailabilityZone"], item["SubnetId"])
@@ -305,10 +306,29 @@ def _table(subnet: str, tables: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _way_out(table: dict[str, Any]) -> str:
+    """Return the target of the routes that lead everywhere, by whatever kind of gateway.
+
+    Some networks split their default route, as into 0.0.0.0/1 and 128.0.0.0/1. The target is then
+    that of the first.
+    """
+    leads: list[tuple[ipaddress.IPv4Network, str]] = []
     for route in table.get("Routes", ()):
-        if route.get("DestinationCidrBlock") == "0.0.0.0/0" and route.get("State") != "blackhole":
-            return next((str(route[key]) for key in _TARGETS if route.get(key)), "")
-    return ""
+        where, target = route.get("DestinationCidrBlock"), _target(route)
+        if where and target not in ("", "local") and route.get("State") != "blackhole":
+            leads.append((ipaddress.IPv4Network(where, strict=False), target))
+    if [*ipaddress.collapse_addresses(where for where, _ in leads)] != _EVERYWHERE:
+        return ""
+    return max(leads, key=lambda lead: lead[0].num_addresses)[1]
+
+
+def _target(route: dict[str, Any]) -> str:
+    """Return where a route leads: its only id or ARN that is no destination."""
+    found = (
+        str(value)
+        for key, value in route.items()
+        if value and key.endswith(("Id", "Arn")) and key not in _NO_TARGETS
+    )
+    return next(found, "")
 
 
 def _service(endpoint: dict[str, Any]) -> str:

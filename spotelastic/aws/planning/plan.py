@@ -81,6 +81,9 @@ class ClusterSpec:
     """The etcd that control nodes install; by default they have one."""
     asleep: bool = False
     """Whether the cluster is to have no instances: its job is in another region."""
+    proven: bool = True
+    """Whether a cluster has worked in this account before. Otherwise workers come after the control
+    nodes."""
     force: bool = False
     """Whether it is made although AWS says beforehand that it would refuse its launches."""
 

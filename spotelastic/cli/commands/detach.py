@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from spotelastic.aws.base.clients import SignedOut
 from spotelastic.cli.render.plan_view import lingers
 from spotelastic.client.targets.cloud_target import CloudEnded, ClusterTarget
+from spotelastic.client.watch import ControlNodesMissing
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, Unavailable
 from spotelastic.signals import Signals
 
@@ -73,7 +74,7 @@ class LeftRunning:
         try:
             with self._left():
                 yield
-        except CloudEnded:
+        except (CloudEnded, ControlNodesMissing):
             self.undo.pop_all()  # nothing is left to take down
             raise
         except SpotelasticError as error:

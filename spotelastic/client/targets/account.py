@@ -11,7 +11,7 @@ from spotelastic_checkpoints.commit.latest import LATEST, ForwardPointer, decode
 from spotelastic.aws.base import account
 from spotelastic.aws.base.clients import DENIED, Aws, Rejected
 from spotelastic.aws.base.names import MEMBERS, SHARED_NETWORK, Names
-from spotelastic.aws.clusters import lifecycle, stored_data, teardown
+from spotelastic.aws.clusters import control_boot, lifecycle, stored_data, teardown
 from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.aws.clusters.stored_data import StoredData
 from spotelastic.aws.compute import autoscaling, instance_types, worker_groups
@@ -184,6 +184,15 @@ class AccountClusters:
         if name not in self.names() and keep_data and not teardown.has_secrets(self.aws, name):
             self.cluster(name)  # raises an error that lists the clusters
         return name
+
+    def control_failure(self, name: str, waited: float) -> str:
+        """Return why the control nodes of a new cluster will not come; empty while they may."""
+        return control_boot.hopeless(control_boot.look(self.aws, name), waited)
+
+    def note_worked(self, cluster: ShownCluster) -> None:
+        """Note that a new cluster works here."""
+        if self.costs_money:
+            control_boot.note_worked(self.aws, self.cluster(cluster.name).bucket)
 
     def delete(
         self, name: str | None, say: Callable[[str], None], *, keep_data: bool, bucket: str | None

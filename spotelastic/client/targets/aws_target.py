@@ -7,7 +7,7 @@ from spotelastic_checkpoints.storage.open import open_storage
 
 from spotelastic.aws.artifacts.boot_artifacts import ETCD
 from spotelastic.aws.base.clients import Aws
-from spotelastic.aws.clusters import fault_injection, lifecycle
+from spotelastic.aws.clusters import control_boot, fault_injection, lifecycle
 from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.aws.compute import autoscaling
 from spotelastic.aws.compute.estimate import AS_OF
@@ -75,7 +75,8 @@ class AwsTarget(AccountClusters):
     def check_sessions(self, node: NodeStatus) -> None: ...
 
     def fitted(self, spec: ClusterSpec) -> ClusterSpec:
-        return replace(spec, etcd=ETCD)
+        proven = control_boot.has_worked(self.aws, spec.bucket or self.bucket)
+        return replace(spec, etcd=ETCD, proven=proven)
 
     def create(self, spec: ClusterSpec, say: Say, *, new: bool) -> ClusterRecord:
         return lifecycle.create(spec, say, self.aws)

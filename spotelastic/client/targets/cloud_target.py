@@ -77,6 +77,14 @@ class ClusterTarget(Protocol):
     def check_kind(self, what: InterruptionRequest) -> None:
         """Raise `UsageError` for an interruption that this cloud can cause of no node at all."""
 
+    def control_failure(self, name: str, waited: float) -> str:
+        """Return why the control nodes of a new cluster will not come; empty while they may, and
+        where nobody knows. `waited`: seconds since they were asked for.
+        """
+
+    def note_worked(self, cluster: ShownCluster) -> None:
+        """Note that a new cluster works here, so that the next one need not be as careful."""
+
     def allow(self, spec: JobSpec, nodes: int, say: Say) -> None:
         """Let the cluster of that job have so many nodes. Raises `UsageError` if it may not."""
 

@@ -169,6 +169,13 @@ class KubeTarget:
     def check(self) -> None:
         """Do nothing: the cluster does not end with its users."""
 
+    def control_failure(self, name: str, waited: float) -> str:
+        """Return nothing: nobody knows."""
+        return ""
+
+    def note_worked(self, cluster: ShownCluster) -> None:
+        """Note nothing."""
+
     def check_room(self, nodes: int, workers: int) -> None:
         """Raise `EnvironmentFailure` for more nodes than a cluster has."""
         if nodes > MOST_NODES:

@@ -188,6 +188,13 @@ class LeftTarget:
         if cloud.find() is not None:
             raise CloudEnded("the local cloud of this cluster has ended, and another one runs now")
 
+    def control_failure(self, name: str, waited: float) -> str:
+        """Return nothing: nobody knows."""
+        return ""
+
+    def note_worked(self, cluster: ShownCluster) -> None:
+        """Note nothing."""
+
     def check_room(self, nodes: int, workers: int) -> None:
         """Raise `UsageError`."""
         _refuse(self._left.name)

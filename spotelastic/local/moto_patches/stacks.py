@@ -9,6 +9,7 @@ from moto.autoscaling.models import FakeAutoScalingGroup
 from moto.cloudformation import parsing
 from moto.cloudformation.exceptions import ValidationError
 from moto.cloudformation.models import CloudFormationBackend, Stack, cloudformation_backends
+from moto.cloudformation.responses import CloudFormationResponse
 from moto.ec2.exceptions import DependencyViolationError
 from moto.ec2.models import ec2_backends
 from moto.ec2.models.elastic_block_store import Volume
@@ -25,15 +26,33 @@ from spotelastic.local.autoscaling.regional_groups import RegionalScaling
 from spotelastic.local.moto_patches.group_calls import put_hook
 from spotelastic.local.moto_patches.patch import Patches
 
+LONGEST_BODY = 51_200
+"""Bytes of a template in a call."""
+
 
 def install(patches: Patches, scaling: RegionalScaling, deleted: Callable[[], object]) -> None:
     """Apply the patches; `deleted` is called after each deletion of a stack."""
+    _install_limits(patches)
     _install_parameters(patches)
     _install_groups(patches, scaling)
     _install_updates(patches)
     _install_tags(patches)
     _install_imports(patches)
     _install_deletion(patches, deleted)
+
+
+def _install_limits(patches: Patches) -> None:
+    def limited(original: Callable[..., Any], response: Any) -> Any:
+        body = response.querystring.get("TemplateBody", [""])[0]
+        if len(body.encode()) > LONGEST_BODY:
+            raise ValidationError(
+                "1 validation error detected: Value at 'templateBody' failed to satisfy "
+                f"constraint: Member must have length less than or equal to {LONGEST_BODY}"
+            )
+        return original(response)
+
+    for call in ("create_stack", "update_stack"):
+        patches.method(CloudFormationResponse, call, "moto takes templates of any length")(limited)
 
 
 def _install_parameters(patches: Patches) -> None:
