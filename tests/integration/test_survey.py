@@ -322,3 +322,20 @@ def test_a_disk_key_that_auto_scaling_may_not_use_is_an_obstacle(laptop: Laptop,
         assert asked(aws, "c5.large").obstacles == ()
     finally:
         laptop.faults.set_disk_key("alias/aws/ebs", granted=True)
+
+
+def test_a_bucket_that_encrypts_with_a_key_that_nodes_may_not_use_is_an_obstacle(
+    laptop: Laptop, aws: Aws
+) -> None:
+    s3, kms, bucket = laptop.client("s3"), laptop.client("kms"), "of-the-company"
+    s3.create_bucket(Bucket=bucket)
+    key = kms.create_key()["KeyMetadata"]
+    wish = wanted("c5.large")
+    assert survey(aws, wish, bucket=bucket).obstacles == ()
+    for named in (key["Arn"], key["KeyId"]):
+        default = {"SSEAlgorithm": "aws:kms", "KMSMasterKeyID": named}
+        rules = {"Rules": [{"ApplyServerSideEncryptionByDefault": default}]}
+        s3.put_bucket_encryption(Bucket=bucket, ServerSideEncryptionConfiguration=rules)
+        (obstacle,) = survey(aws, wish, bucket=bucket).obstacles
+        assert bucket in obstacle and "--kms-key" in obstacle
+        assert survey(aws, wish, bucket=bucket, key=key["Arn"]).obstacles == ()

@@ -32,6 +32,28 @@ def find_key(aws: Aws, name: str) -> str:
     return str(found["Arn"])
 
 
+def bucket_obstacle(aws: Aws, bucket: str, given: str) -> str:
+    """Return why nodes could not use what is in a bucket of the user's own: it encrypts with a key
+    that is not the `given` one. Empty where they can, and where AWS does not tell.
+    """
+    try:
+        with calling(f"look at the encryption of {bucket}"):
+            answer = aws.s3.get_bucket_encryption(Bucket=bucket)
+        rules = answer["ServerSideEncryptionConfiguration"]["Rules"]
+        default = next(iter(rules), {}).get("ApplyServerSideEncryptionByDefault", {})
+        key = str(default.get("KMSMasterKeyID", ""))
+        if not key or key.endswith("alias/aws/s3") or key == given:
+            return ""
+        if given and find_key(aws, key) == find_key(aws, given):
+            return ""
+    except (Rejected, UsageError):
+        return ""
+    return (
+        f"--bucket {bucket} encrypts with {key}, which nodes may use only as --kms-key: each would "
+        f"end when it fetches its software ({PAGE} says what the key needs)"
+    )
+
+
 def unfit(key: Mapping[str, Any]) -> str:
     """Return why a key, as KMS describes it, cannot be used; "" if it can (pure)."""
     state = key.get("KeyState", "Enabled")

@@ -21,7 +21,13 @@ from spotelastic.aws.compute.zone_ranking import Zones
 from spotelastic.aws.network import cloudformation, existing_vpc, shared_network, zones
 from spotelastic.aws.network.existing_vpc import Network
 from spotelastic.aws.network.shared_network import SharedNetwork
-from spotelastic.aws.planning import disk_key, network_quotas, public_access, type_selection
+from spotelastic.aws.planning import (
+    disk_key,
+    encryption_key,
+    network_quotas,
+    public_access,
+    type_selection,
+)
 from spotelastic.aws.planning.disk_key import AccountKey
 from spotelastic.aws.planning.type_selection import Option, Requirement
 from spotelastic.cloud.model import ZoneOffer, ranked
@@ -66,12 +72,13 @@ def survey(
     known: JobSpec | None = None,
     disk: int | None = None,
     key: str = "",
+    bucket: str = "",
 ) -> Survey:
     """Survey the region for a job, with the `known` one of its cluster if that is up.
 
     A job without instance types takes the cheapest in quota that meet the requirement. `placed`:
     its workers are to be in a cluster placement group. `disk`: size of their root disk in GiB.
-    `key`: the KMS key of the user's own.
+    `key`: the KMS key of the user's own. `bucket`: a bucket of theirs.
 
     Raises `UsageError` and `EnvironmentFailure` for what the region cannot offer.
     """
@@ -97,6 +104,7 @@ def survey(
         fatal += network_quotas.shortages(aws, int(shared is None), nat_gateways)
     _refuse(fatal)
     of_disks = AccountKey() if key or known is not None else disk_key.look(aws)
+    in_bucket = encryption_key.bucket_obstacle(aws, bucket, key) if bucket else ""
     image = find_workers_image(aws, kinds[0].gpus)
     size = find_root_disk(aws, image, disk).gib if known is None else known.disk_gib
     return Survey(
@@ -121,7 +129,7 @@ def survey(
         ),
         obstacles=(
             *(existing_vpc.obstacles(network, its_zones, interfaces) if network else ()),
-            *filter(None, (of_disks.obstacle,)),
+            *filter(None, (of_disks.obstacle, in_bucket)),
         ),
         options=options,
         ranking=ranking,

@@ -86,6 +86,7 @@ def prepare(
         placed=bool(job.config.placement),
         disk=job.config.disk,
         key=job.config.kms_key or "",
+        bucket=job.config.bucket or "",
         known=None if known is None else known.spec,
     )
     plan.check_limits(job, found)

@@ -170,6 +170,7 @@ def _offered(job: ValidatedJob, region: str, target: CloudTarget) -> Offered:
             placed=bool(config.placement),
             disk=config.disk,
             key=config.kms_key or "",
+            bucket=config.bucket or "",
         )
     except SpotelasticError as error:
         return Offered(RegionPlan(region, refusal=str(error)))

@@ -28,6 +28,7 @@ OF_S3 = {
     "CreateMultipartUpload": "PutObject",
     "DeleteObjects": "DeleteObject",
     "DownloadFile": "GetObject",
+    "GetBucketEncryption": "GetEncryptionConfiguration",
     "HeadBucket": "ListBucket",
     "HeadObject": "GetObject",
     "ListMultipartUploads": "ListBucketMultipartUploads",
