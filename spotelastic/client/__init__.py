@@ -10,12 +10,13 @@ Importing this package is cheap. Each public name imports its module on first us
 """
 
 from collections.abc import Iterable
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from spotelastic.public_names import on_first_use
 
 if TYPE_CHECKING:
+    from spotelastic.client.api import clusters as clusters
     from spotelastic.client.api import find as find
-    from spotelastic.client.api import list as list
     from spotelastic.client.api import plan as plan
     from spotelastic.client.api import up as up
     from spotelastic.client.bringing_up.plan import Planned as Planned
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
 _ERRORS = ("EnvironmentFailure", "JobFailed", "NotConfirmed", "SpotelasticError", "Unavailable")
 _PUBLISHED = ("ClusterSummary", "Cost", "Event", "Interruption", "NodeStatus", "Point", "Report")
 _LAZY = {
-    **dict.fromkeys(("find", "list", "plan", "up"), "spotelastic.client.api"),
+    **dict.fromkeys(("clusters", "find", "plan", "up"), "spotelastic.client.api"),
     **dict.fromkeys((*_ERRORS, "UsageError"), "spotelastic.errors"),
     **dict.fromkeys((*_PUBLISHED, "Status"), "spotelastic.model.progress"),
     "CausedInterruption": "spotelastic.client.interruptions.interrupt",
@@ -70,12 +71,7 @@ _LAZY = {
     "ProgressMessage": "spotelastic.client.progress",
 }
 """The module that defines each public name."""
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module 'spotelastic.client' has no attribute {name!r}")
-    return getattr(import_module(_LAZY[name]), name)
+__getattr__ = on_first_use("spotelastic.client", _LAZY)
 
 
 def __dir__() -> Iterable[str]:

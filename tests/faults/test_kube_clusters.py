@@ -205,7 +205,7 @@ def test_a_program_brings_a_cluster_up_and_finds_it(
     with client.up(config, on_update=lambda update: told.append(str(update))) as cluster:
         assert any("ReplicaSet" in line for line in told)
         assert cluster.status().state == "running"
-        assert [each.name for each in client.list(kube=True)] == [NAME]
+        assert [each.name for each in client.clusters(kube=True)] == [NAME]
         found = client.find(kube=True, namespace=story.api.namespace)
         assert found.scale(max=1).name == NAME
         eventually(lambda: len(story.pods("worker")) == 1, "a single node")
