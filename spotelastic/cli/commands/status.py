@@ -1,4 +1,4 @@
-"""Defines the commands that show a cluster: `ls`, `status`, `logs`, `events`, `report`, `cost`,
+"""Defines the commands that show a cluster: `ls`, `status`, `logs`, `events`, `report`,
 `dashboard`.
 """
 
@@ -51,14 +51,8 @@ spotelastic report
 spotelastic report demo --json > report.json
 
 spotelastic report demo --html report.html
-"""
 
-
-COST_EXAMPLES = """[bold]Examples[/]
-
-spotelastic cost
-
-spotelastic cost demo --json | jq .total_usd
+spotelastic report demo --cost --json | jq .total_usd
 """
 
 
@@ -166,6 +160,13 @@ def report(
             show_default=False,
         ),
     ] = None,
+    costs: Annotated[
+        bool,
+        typer.Option(
+            "--cost",
+            help="Only the bill: what the cluster has cost, costs now, and would on demand.",
+        ),
+    ] = False,
     where: Where = None,
     region: Region = None,
     json: AsJson = False,
@@ -173,6 +174,11 @@ def report(
     """Show the cost of every interruption, the goodput and the bill."""
     from spotelastic.cli.render import tables
 
+    if costs and html is not None:
+        raise UsageError("--cost: --html writes all of the report: give one of them")
+    if costs:
+        cost(name, where, region, json)
+        return
     left = _left(name, where)
     cluster = found_cluster(name, where, region, gone=True, left=left)
     if html is not None:
