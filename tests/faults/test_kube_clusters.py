@@ -173,7 +173,7 @@ def test_a_drill_is_carried_out_and_the_dashboard_shows_it(story: KubeStory) -> 
     (story.folder / "work" / "drill.json").write_text(
         json.dumps([{"step": 1, "kind": "loss"}, {"after": "1s", "in": 10}])
     )
-    told = story.run("drill", NAME, "--kube", "--plan", "drill.json")
+    told = story.run("interrupt", "--plan", "drill.json", "--name", NAME, "--kube")
     struck = [node for node in trains(before) if node in told]
     assert len(struck) == 2
     after = story.training(3, before["step"])

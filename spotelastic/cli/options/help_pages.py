@@ -14,7 +14,7 @@ FIRST = frozenset(
         *("script", "args", "name", "resume", "fresh", "plan", "yes", "json", "drill", "detach"),
         *("local", "region", "min", "max", "instance_types", "gpus", "gpu_memory"),
         *("nproc_per_node", "kube", "storage", "on_demand", "max_price", "max_cost", "deadline"),
-        *("snapshot_every", "checkpoint_every", "output", "rehearse", "max_restarts", "notify"),
+        *("snapshot_every", "checkpoint_every", "output", "rehearse", "notify"),
         *("environment", "setup", "image", "env", "secret", "keep"),
     ]
 )
