@@ -5,7 +5,6 @@ from typing import Any
 from typer.core import TyperCommand
 
 from spotelastic.client.config.panels import SUBJECTS
-from spotelastic.launcher.help import fold_long_names
 
 ALL = "all"
 """The subject that has every option."""
@@ -35,6 +34,8 @@ class PagedCommand(TyperCommand):
         return super().parse_args(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
+        from spotelastic.launcher.help import fold_long_names
+
         panel = SUBJECTS.get(self._subject)
         on_first = panel is None and self._subject != ALL
         for each in self.params:

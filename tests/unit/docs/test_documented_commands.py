@@ -34,7 +34,7 @@ def commands() -> dict[str, Any]:
     root: Any = typer.main.get_command(app)
     found = {}
     for name, command in root.commands.items():
-        if command.hidden:
+        if command.hidden and name != "boot":
             continue
         found[name] = typer.main.get_command(application()) if name == "run" else command
         for below, each in getattr(command, "commands", {}).items():
