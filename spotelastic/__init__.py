@@ -5,9 +5,11 @@ imports its module on first use, and so do `client`, `dcp`, `errors` and `parame
 have what fewer programs need.
 """
 
+import sys
+import warnings
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from spotelastic.public_names import on_first_use
 from spotelastic.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -38,28 +40,43 @@ _FORMER = dict.fromkeys(("CheckpointReader", "CheckpointWriter"), "spotelastic.d
     dict.fromkeys(("JobFailed", "WorkerFailed"), "spotelastic.errors")
 )
 """Names that 0.1 had here, with their modules. They go with 0.3."""
-_found = on_first_use(
-    "spotelastic",
-    {
-        "Checkpointer": "spotelastic.training.checkpointer",
-        "ElasticSampler": "spotelastic.training.data.sampler",
-        "JobConfig": "spotelastic.client.config.job_config",
-        "PerRank": "spotelastic.training.state.per_rank",
-        "launch": "spotelastic.launcher.api",
-        "microbatches": "spotelastic.training.data.sampler",
-        "up": "spotelastic.client.api",
-        **{name: f"spotelastic.{name}" for name in _MODULES},
-        **_FORMER,
-    },
-    of_nodes=("Checkpointer", "launch"),
-)
+_LAZY = {
+    "Checkpointer": "spotelastic.training.checkpointer",
+    "ElasticSampler": "spotelastic.training.data.sampler",
+    "JobConfig": "spotelastic.client.config.job_config",
+    "PerRank": "spotelastic.training.state.per_rank",
+    "launch": "spotelastic.launcher.api",
+    "microbatches": "spotelastic.training.data.sampler",
+    "up": "spotelastic.client.api",
+    **_FORMER,
+}
+"""The module that defines each public name."""
+
+_OF_NODES = ("Checkpointer", "launch", "parameter_server")
+"""Names for what runs on a node, which takes Linux."""
+_OF_TRAIN = ("torch", "numpy")
+"""Packages that the extra `train` brings."""
 
 
 def __getattr__(name: str) -> Any:
-    value = _found(name)
+    if sys.platform == "win32":
+        import_module("spotelastic.systems").refuse_windows()
+    if name not in _LAZY and name not in _MODULES:
+        raise AttributeError(f"module 'spotelastic' has no attribute {name!r}")
+    if name in _OF_NODES:
+        import_module("spotelastic.systems").require_linux(f"spotelastic.{name}")
+    try:
+        if name in _MODULES:
+            return import_module(f"spotelastic.{name}")
+        value = getattr(import_module(_LAZY[name]), name)
+    except ModuleNotFoundError as error:
+        if error.name not in _OF_TRAIN:
+            raise
+        raise ModuleNotFoundError(
+            f"spotelastic.{name} needs {error.name}: pip install 'spotelastic[train]'",
+            name=error.name,
+        ) from None
     if name in _FORMER:
-        import warnings
-
         globals()[name] = value  # it is told once
         instead = f"{_FORMER[name]}.{name}"
         warnings.warn(f"spotelastic.{name} is now {instead}", FutureWarning, stacklevel=2)

@@ -27,9 +27,8 @@ from spotelastic.cli.commands import (
 )
 from spotelastic.cli.commands.kube.kube_commands import app as kube_app
 from spotelastic.cli.options import up as options
-from spotelastic.cli.options.former import former
 from spotelastic.cli.options.help_pages import PagedCommand
-from spotelastic.cli.options.placed import placed
+from spotelastic.cli.options.placed import former, placed
 from spotelastic.client.config import config_file
 from spotelastic.client.kubernetes.pod_config import RENDERED, PodConfig
 
@@ -73,22 +72,15 @@ _TO_SCRIPT = {"allow_interspersed_args": False}
 def _add(panel: str, name: str, command: Callable[..., None], epilog: str, **settings: Any) -> None:
     # Lines of a paragraph are joined: the terminal breaks them where it ends.
     text = "\n\n".join(" ".join(each.split()) for each in (command.__doc__ or "").split("\n\n"))
-    app.command(name, help=text, epilog=epilog, rich_help_panel=panel, context_settings=settings)(
-        command
-    )
+    how: Any = {"rich_help_panel": panel, "cls": settings.pop("cls", None)}
+    app.command(name, help=text, epilog=epilog, context_settings=settings, **how)(command)
 
 
 _add(_START, "init", script.init, script.INIT_EXAMPLES, **options.SINGULAR)
 _add(_START, "adapt", script.adapt, script.ADAPT_EXAMPLES)
 _add(_START, "rehearse", script.rehearse, script.REHEARSE_EXAMPLES, **_TO_SCRIPT)
 _add(_START, "doctor", doctor.doctor, doctor.EXAMPLES, **options.SINGULAR)
-app.command(
-    "up",
-    epilog=up.EXAMPLES,
-    rich_help_panel=_START,
-    context_settings={**_TO_SCRIPT, **options.SINGULAR},
-    cls=PagedCommand,
-)(up.up)
+_add(_START, "up", up.up, up.EXAMPLES, cls=PagedCommand, **_TO_SCRIPT, **options.SINGULAR)
 
 
 @app.command("run", rich_help_panel=_START)

@@ -10,9 +10,8 @@ Importing this package is cheap. Each public name imports its module on first us
 """
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
-
-from spotelastic.public_names import on_first_use
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from spotelastic.client.api import clusters as clusters
@@ -71,7 +70,12 @@ _LAZY = {
     "ProgressMessage": "spotelastic.client.progress",
 }
 """The module that defines each public name."""
-__getattr__ = on_first_use("spotelastic.client", _LAZY)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'spotelastic.client' has no attribute {name!r}")
+    return getattr(import_module(_LAZY[name]), name)
 
 
 def __dir__() -> Iterable[str]:

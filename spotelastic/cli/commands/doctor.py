@@ -56,15 +56,15 @@ def doctor(
     missing what that needs. It ends with 0 if nothing is missing, with 1 if something did not
     answer in time, and with 2 if something is missing, or a trial was not taken.
     """
+    configured = JobConfig(**config_file.defaults(Path.cwd(), os.environ))
     if notify:
-        _try_receivers(urls or (), region, as_json=json)
+        _try_receivers(urls or configured.notify, configured, region, as_json=json)
     if urls:
         raise UsageError("doctor: takes URLs and their variables with --notify only")
     from spotelastic.cli.render import tables
     from spotelastic.cli.render.findings import findings_table
     from spotelastic.client.doctor.examine import Needs, examine, looks
 
-    configured = JobConfig(**config_file.defaults(Path.cwd(), os.environ))
     given = JobConfig(instance_types=types or configured.instance_types)
     local = configured.local if where is None else where
     needs = Needs(
@@ -79,15 +79,16 @@ def doctor(
     raise typer.Exit(found.exit_code)
 
 
-def _try_receivers(urls: Sequence[str], region: str | None, *, as_json: bool) -> None:
+def _try_receivers(
+    urls: Sequence[str], configured: JobConfig, region: str | None, *, as_json: bool
+) -> None:
     from spotelastic.aws.base.clients import Aws
     from spotelastic.cli.render import tables
     from spotelastic.client.config import variables
     from spotelastic.client.trial_notification import try_receivers
 
-    configured = JobConfig(**config_file.defaults(Path.cwd(), os.environ))
     file = configured.env_file
     known = {**os.environ, **({} if file is None else variables.read(Path(file)))}
-    found = try_receivers(urls or configured.notify, known, Aws(region or configured.region))
+    found = try_receivers(urls, known, Aws(region or configured.region))
     tables.show(found, tables.trials_table, as_json=as_json)
     raise typer.Exit(0 if all(each.delivered for each in found) else 2)

@@ -90,10 +90,7 @@ def interrupt(
     """
     if plan is not None:
         if node is not None or (kind, seconds) != ("notice", NOTICE):
-            raise UsageError(
-                "--plan: names nodes, kinds and notice itself: leave NODE, --in and --kind out; "
-                "--name names the cluster"
-            )
+            raise UsageError("--plan: says all of that: leave NODE, --in and --kind out")
         with named_by_option():
             drill(name, plan, seed, wait, where, region, json)
         return
@@ -177,9 +174,7 @@ def down(
         return
     if delete_data and name is None:
         raise UsageError("--delete-data: name the cluster whose checkpoints to delete")
-    if delete_data and name is not None and _delete_here(name, where):
-        return
-    if not delete_data and name is not None and _is_gone_here(name, where):
+    if name is not None and _is_settled_here(name, where, delete=delete_data):
         return
     target = find(where, region, note)
     if not delete_data:
@@ -195,9 +190,9 @@ def down(
             raise
 
 
-def _delete_here(name: str, where: bool | None) -> bool:
-    """Delete the data of a local cluster while no local cloud runs; return False if that is not
-    meant.
+def _is_settled_here(name: str, where: bool | None, *, delete: bool) -> bool:
+    """Delete what a local cluster has left that ended with the local cloud, or tell of it; return
+    False if that is not meant.
     """
     from spotelastic.client.targets import local_data
     from spotelastic.client.targets.find import left_here
@@ -205,8 +200,11 @@ def _delete_here(name: str, where: bool | None) -> bool:
     found = left_here(name, where)
     if found is None:
         return False
-    _confirm(found.run, str(found.folder))
-    local_data.delete(found, say)
+    if delete:
+        _confirm(found.run, str(found.folder))
+        local_data.delete(found, say)
+    else:
+        local_data.tell_gone(found, say)
     return True
 
 
@@ -222,20 +220,6 @@ def _is_gone(target: "ClusterTarget", name: str) -> bool:
         return False
     its = target.arguments_of(name)
     say(f"{name} is gone; `spotelastic down {its} --delete-data` deletes what it has left")
-    return True
-
-
-def _is_gone_here(name: str, where: bool | None) -> bool:
-    """Tell what a local cluster has left that ended with the local cloud; return False if that is
-    not meant.
-    """
-    from spotelastic.client.targets import local_data
-    from spotelastic.client.targets.find import left_here
-
-    found = left_here(name, where)
-    if found is None:
-        return False
-    local_data.tell_gone(found, say)
     return True
 
 

@@ -21,8 +21,6 @@ spotelastic shell i-0a1b2c3d4e5f60718 --forward 6006 --to 16006
 """
 Node = Annotated[str, typer.Argument(help="The node's name in `spotelastic status`.")]
 Cluster = Annotated[str | None, typer.Option("--name", help="The cluster, if there are several.")]
-
-
 To = Annotated[
     int | None,
     typer.Option(min=1, max=65535, help="Port on this machine.", show_default="the same"),
@@ -49,13 +47,12 @@ def shell(
     from spotelastic.aws.security import sessions
     from spotelastic.errors import UsageError
 
-    if port is not None:
-        forward(node, port, to, name, region)
-        return
-    if to is not None:
+    if to is not None and port is None:
         raise UsageError("--to: is the port here of what --forward makes reachable: add --forward")
-    target = _find_target(node, name, region)
-    _become(sessions.shell(target.aws, node))
+    aws = _find_target(node, name, region).aws
+    _become(
+        sessions.shell(aws, node) if port is None else sessions.forward(aws, node, port, to or port)
+    )
 
 
 def forward(
@@ -66,10 +63,7 @@ def forward(
     region: Region = None,
 ) -> None:
     """Forward a port of this machine to a port of a node, through Session Manager."""
-    from spotelastic.aws.security import sessions
-
-    target = _find_target(node, name, region)
-    _become(sessions.forward(target.aws, node, port, to or port))
+    shell(node, port, to, name, region)
 
 
 def _find_target(node: str, name: str | None, region: str | None) -> "CloudTarget":

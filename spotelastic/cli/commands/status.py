@@ -174,16 +174,13 @@ def report(
     """Show the cost of every interruption, the goodput and the bill."""
     from spotelastic.cli.render import tables
 
-    if costs and html is not None:
-        raise UsageError("--cost: --html writes all of the report: give one of them")
-    if costs:
-        cost(name, where, region, json)
-        return
     left = _left(name, where)
     cluster = found_cluster(name, where, region, gone=True, left=left)
     if html is not None:
         _write_page(cluster, html)
-    if html is None or json:
+    if costs:
+        tables.show(cluster.cost(), tables.cost_table, as_json=json)
+    elif html is None or json:
         tables.show(cluster.report(), tables.report_table, as_json=json)
 
 
@@ -211,10 +208,7 @@ def cost(
     name: Name = None, where: Where = None, region: Region = None, json: AsJson = False
 ) -> None:
     """Show what a cluster has cost, costs now, and would have cost on demand."""
-    from spotelastic.cli.render import tables
-
-    cluster = found_cluster(name, where, region, gone=True)
-    tables.show(cluster.cost(), tables.cost_table, as_json=json)
+    report(name, None, True, where, region, json)
 
 
 def dashboard(

@@ -9,16 +9,4 @@ ENVIRONMENT = "The script's environment"
 NETWORK = "The account's network"
 AFTER = "After the job"
 PODS = "Pods"
-SUBJECTS = {
-    "job": JOB,
-    "nodes": NODES,
-    "kube": PODS,
-    "money": MONEY,
-    "checkpoints": SAFETY,
-    "messages": WATCHING,
-    "environment": ENVIRONMENT,
-    "network": NETWORK,
-    "after": AFTER,
-}
-"""The panels by the words of `up --help SUBJECT`."""
-PANELS = tuple(SUBJECTS.values())
+PANELS = (JOB, NODES, PODS, MONEY, SAFETY, WATCHING, ENVIRONMENT, NETWORK, AFTER)

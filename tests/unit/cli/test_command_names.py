@@ -14,9 +14,8 @@ from support.clusters.published_cluster import STATUS
 from spotelastic.aws.security import sessions
 from spotelastic.cli.app import app
 from spotelastic.cli.main import main
-from spotelastic.cli.options.help_pages import FIRST
+from spotelastic.cli.options.help_pages import FIRST, SUBJECTS
 from spotelastic.client.cluster import Cluster
-from spotelastic.client.config.panels import SUBJECTS
 from spotelastic.client.interruptions import drill_plan, drill_recovery
 from spotelastic.client.targets import find
 
@@ -47,8 +46,9 @@ def typed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
 
 def commands(group: Any = None, above: str = "") -> Mapping[str, Any]:
     """Those that do something, by what is typed after `spotelastic`."""
-    found = {}
-    for name, each in (group or typer.main.get_command(app)).commands.items():
+    found: dict[str, Any] = {}
+    root: Any = group or typer.main.get_command(app)
+    for name, each in root.commands.items():
         below = hasattr(each, "commands")
         found |= commands(each, f"{above}{name} ") if below else {f"{above}{name}": each}
     return found
@@ -195,7 +195,6 @@ def test_a_former_name_does_the_same_and_says_once_what_takes_its_place(
         ("interrupt i-1 --plan plan.json", "leave NODE, --in and --kind out"),
         ("interrupt --plan plan.json --in 5", "leave NODE, --in and --kind out"),
         ("shell i-1 --to 80", "add --forward"),
-        ("report --cost --html page.html", "give one of them"),
         ("files quokka out/best.pt", "add --fetch"),
         ("files quokka --to there", "add --fetch"),
     ],
