@@ -35,6 +35,7 @@ class PagedCommand(TyperCommand):
     What follows `--help` and is no subject is left aside, as it is elsewhere.
     """
 
+    params: list[Any]
     _asked = ""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
