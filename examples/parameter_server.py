@@ -65,7 +65,7 @@ def main() -> None:
         rows = text[starts + torch.arange(CONTEXT + 1)].long()
         return F.cross_entropy(model(rows[:, :-1]), rows[:, -1])
 
-    server = se.ParameterServer(
+    server = se.parameter_server.ParameterServer(
         model,
         optimizer,
         loss_of,

@@ -5,8 +5,9 @@ module.
 """
 
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -18,7 +19,6 @@ from spotelastic.cli.commands import (
     files,
     interrupt,
     lifecycle,
-    notify,
     replay,
     script,
     shell,
@@ -27,7 +27,8 @@ from spotelastic.cli.commands import (
 )
 from spotelastic.cli.commands.kube.kube_commands import app as kube_app
 from spotelastic.cli.options import up as options
-from spotelastic.cli.options.placed import placed
+from spotelastic.cli.options.help_pages import PagedCommand
+from spotelastic.cli.options.placed import former, placed
 from spotelastic.client.config import config_file
 from spotelastic.client.kubernetes.pod_config import RENDERED, PodConfig
 
@@ -62,49 +63,54 @@ def _root(
         context.default_map = {"kube": {"render": options.as_typed(rendered, PodConfig)}}
 
 
-app.command("init", epilog=script.INIT_EXAMPLES, context_settings=options.SINGULAR)(script.init)
-app.command("new-script", epilog=script.NEW_EXAMPLES)(script.new_script)
-app.command("adapt", epilog=script.ADAPT_EXAMPLES)(script.adapt)
-app.command(
-    "rehearse",
-    epilog=script.REHEARSE_EXAMPLES,
-    context_settings={"allow_interspersed_args": False},
-)(script.rehearse)
-app.command(
-    "up",
-    epilog=up.EXAMPLES,
-    # Everything after the script is passed to the script.
-    context_settings={"allow_interspersed_args": False, **options.SINGULAR},
-)(up.up)
-app.command("doctor", epilog=doctor.EXAMPLES, context_settings=options.SINGULAR)(doctor.doctor)
-app.command("notify", epilog=notify.EXAMPLES)(notify.notify)
-app.command("ls", epilog=status.LS_EXAMPLES)(placed(status.ls))
-app.command("status", epilog=status.STATUS_EXAMPLES)(placed(status.status))
-app.command("logs", epilog=status.LOGS_EXAMPLES)(placed(status.logs))
-app.command("events", epilog=status.EVENTS_EXAMPLES)(placed(status.events))
-app.command("report", epilog=status.REPORT_EXAMPLES)(placed(status.report))
-app.command("files", epilog=files.FILES_EXAMPLES)(placed(files.files))
-app.command("fetch", epilog=files.FETCH_EXAMPLES)(placed(files.fetch))
-app.command("cost", epilog=status.COST_EXAMPLES)(placed(status.cost))
-app.command("dashboard", epilog=status.DASHBOARD_EXAMPLES)(placed(status.dashboard))
-app.command("stop", epilog=lifecycle.STOP_EXAMPLES)(placed(lifecycle.stop))
-app.command("restart", epilog=lifecycle.RESTART_EXAMPLES)(placed(lifecycle.restart))
-app.command("scale", epilog=lifecycle.SCALE_EXAMPLES)(placed(lifecycle.scale))
-app.command("interrupt", epilog=interrupt.INTERRUPT_EXAMPLES)(placed(interrupt.interrupt))
-app.command("move", epilog=lifecycle.MOVE_EXAMPLES)(lifecycle.move)
-app.command("drill", epilog=interrupt.DRILL_EXAMPLES)(placed(interrupt.drill))
-app.command("replay", epilog=replay.EXAMPLES)(replay.replay)
-app.command("dump", epilog=dump.EXAMPLES)(dump.dump)
-app.command("down", epilog=interrupt.DOWN_EXAMPLES)(placed(interrupt.down))
-app.command("shell", epilog=shell.SHELL_EXAMPLES)(shell.shell)
-app.command("forward", epilog=shell.FORWARD_EXAMPLES)(shell.forward)
-app.add_typer(ckpt.app, name="ckpt")
-app.add_typer(kube_app, name="kube")
+_START, _WATCH, _CHANGE = "Start a job", "Watch it", "Change it"
+_FILES, _END, _OTHERS = "Files and checkpoints", "End or restart it", "More"
+_TO_SCRIPT = {"allow_interspersed_args": False}
+"""Everything after the script is passed to the script."""
 
 
-@app.command("run")
+def _add(panel: str, name: str, command: Callable[..., None], epilog: str, **settings: Any) -> None:
+    # Lines of a paragraph are joined: the terminal breaks them where it ends.
+    text = "\n\n".join(" ".join(each.split()) for each in (command.__doc__ or "").split("\n\n"))
+    how: Any = {"rich_help_panel": panel, "cls": settings.pop("cls", None)}
+    app.command(name, help=text, epilog=epilog, context_settings=settings, **how)(command)
+
+
+_add(_START, "init", script.init, script.INIT_EXAMPLES, **options.SINGULAR)
+_add(_START, "adapt", script.adapt, script.ADAPT_EXAMPLES)
+_add(_START, "rehearse", script.rehearse, script.REHEARSE_EXAMPLES, **_TO_SCRIPT)
+_add(_START, "doctor", doctor.doctor, doctor.EXAMPLES, **options.SINGULAR)
+_add(_START, "up", up.up, up.EXAMPLES, cls=PagedCommand, **_TO_SCRIPT, **options.SINGULAR)
+
+
+@app.command("run", rich_help_panel=_START)
 def _run() -> None:
     """Run a script elastically on machines you already have, in place of torchrun."""
+
+
+_add(_WATCH, "ls", placed(status.ls), status.LS_EXAMPLES)
+_add(_WATCH, "status", placed(status.status), status.STATUS_EXAMPLES)
+_add(_WATCH, "logs", placed(status.logs), status.LOGS_EXAMPLES)
+_add(_WATCH, "events", placed(status.events), status.EVENTS_EXAMPLES)
+_add(_WATCH, "report", placed(status.report), status.REPORT_EXAMPLES)
+_add(_WATCH, "dashboard", placed(status.dashboard), status.DASHBOARD_EXAMPLES)
+_add(_CHANGE, "scale", placed(lifecycle.scale), lifecycle.SCALE_EXAMPLES)
+_add(_CHANGE, "move", lifecycle.move, lifecycle.MOVE_EXAMPLES)
+_add(_CHANGE, "interrupt", placed(interrupt.interrupt), interrupt.INTERRUPT_EXAMPLES)
+_add(_CHANGE, "shell", shell.shell, shell.EXAMPLES)
+_add(_FILES, "files", placed(files.files), files.EXAMPLES)
+app.add_typer(ckpt.app, name="ckpt", rich_help_panel=_FILES)
+_add(_END, "stop", placed(lifecycle.stop), lifecycle.STOP_EXAMPLES)
+_add(_END, "restart", placed(lifecycle.restart), lifecycle.RESTART_EXAMPLES)
+_add(_END, "down", placed(interrupt.down), interrupt.DOWN_EXAMPLES)
+app.add_typer(kube_app, name="kube", rich_help_panel=_OTHERS)
+_add(_OTHERS, "replay", replay.replay, replay.EXAMPLES)
+_add(_OTHERS, "dump", dump.dump, dump.EXAMPLES)
+
+# Names of 0.1, which go with 0.3.
+app.command("cost", hidden=True)(placed(former(status.cost, "report --cost")))
+app.command("drill", hidden=True)(placed(former(interrupt.drill, "interrupt --plan FILE")))
+app.command("forward", hidden=True)(former(shell.forward, "shell NODE --forward PORT"))
 
 
 @app.command("boot", hidden=True)

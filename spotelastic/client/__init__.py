@@ -14,8 +14,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from spotelastic.client.api import clusters as clusters
     from spotelastic.client.api import find as find
-    from spotelastic.client.api import list as list
     from spotelastic.client.api import plan as plan
     from spotelastic.client.api import up as up
     from spotelastic.client.bringing_up.plan import Planned as Planned
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 _ERRORS = ("EnvironmentFailure", "JobFailed", "NotConfirmed", "SpotelasticError", "Unavailable")
 _PUBLISHED = ("ClusterSummary", "Cost", "Event", "Interruption", "NodeStatus", "Point", "Report")
 _LAZY = {
-    **dict.fromkeys(("find", "list", "plan", "up"), "spotelastic.client.api"),
+    **dict.fromkeys(("clusters", "find", "plan", "up"), "spotelastic.client.api"),
     **dict.fromkeys((*_ERRORS, "UsageError"), "spotelastic.errors"),
     **dict.fromkeys((*_PUBLISHED, "Status"), "spotelastic.model.progress"),
     "CausedInterruption": "spotelastic.client.interruptions.interrupt",

@@ -155,7 +155,7 @@ def find(
     return Cluster(*targets.found(name, where, region, _say_nothing, gone=gone))
 
 
-def list(
+def clusters(
     *,
     local: bool | None = None,
     region: str | None = None,

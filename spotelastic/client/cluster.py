@@ -92,7 +92,7 @@ class Cluster:
         return self.record.name
 
     def __repr__(self) -> str:
-        return f"<spotelastic.Cluster {self.name}>"
+        return f"<spotelastic.client.Cluster {self.name}>"
 
     def __enter__(self) -> Self:
         return self
@@ -236,7 +236,7 @@ class Cluster:
     def wait(self, *, timeout: float | None = None, on_update: OnUpdate = ignored) -> Status:
         """Wait until the job has ended, and return its last status, "succeeded" or "stopped".
 
-        Raises `spotelastic.JobFailed` if the job has failed, and `Unavailable` if it has not ended
+        Raises `JobFailed` if the job has failed, and `Unavailable` if it has not ended
         after `timeout` seconds. Then the job goes on. `on_update` is called with what is new
         meanwhile.
         """

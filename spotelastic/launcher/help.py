@@ -34,22 +34,26 @@ def run() -> None:
 
 def show() -> None:
     """Print the help to stdout."""
-    _fold_long_names()
+    fold_long_names()
     application()(["--help"], prog_name="spotelastic run", standalone_mode=False)
 
 
-def _fold_long_names() -> None:
+def fold_long_names() -> None:
     """Break names of options that are too long for the terminal, where typer would cut them off."""
     from rich.text import Text
     from typer import rich_utils
 
-    class Folding(rich_utils.OptionHighlighter):
-        def __call__(self, text: str | Text) -> Text:
-            shown = super().__call__(text)
-            shown.overflow = "fold"
-            return shown
+    def folding(highlighter: Any) -> Any:
+        class Folding(highlighter):  # type: ignore[misc]
+            def __call__(self, text: str | Text) -> Text:
+                shown: Text = super().__call__(text)
+                shown.overflow = "fold"
+                return shown
 
-    rich_utils.highlighter = Folding()
+        return Folding()
+
+    rich_utils.highlighter = folding(rich_utils.OptionHighlighter)
+    rich_utils.negative_highlighter = folding(rich_utils.NegativeOptionHighlighter)
 
 
 def application() -> typer.Typer:

@@ -1,6 +1,6 @@
 """Dataclasses that describe how a job is doing: progress, events, status, interruptions, costs.
 
-Agents and controllers write them; `status`, `events`, `cost` and `report` show them.
+Agents and controllers write them; `status`, `events` and `report` show them.
 """
 
 from collections.abc import Iterable

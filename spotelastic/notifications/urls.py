@@ -52,7 +52,7 @@ def service(url: str, number: int, flag: str = "--notify") -> str:
         raise UsageError(
             f"{which}, a {scheme[1].lower()}:// URL, is none that Apprise understands: "
             "https://appriseit.com/services/ shows how each service's is written; "
-            "`spotelastic notify` tries one"
+            "`spotelastic doctor --notify` tries one"
         )
     return re.sub(r"[^a-z0-9]", "", scheme[1].lower())
 

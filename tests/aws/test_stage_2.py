@@ -68,7 +68,8 @@ def a_notice_costs_no_step(run: Run) -> None:
 
 
 def forwards(run: Run, node: str) -> None:
-    command = [sys.executable, "-m", "spotelastic", "forward", node, "22", "--name", run.name]
+    shell = [sys.executable, "-m", "spotelastic", "shell", node, "--name", run.name]
+    command = [*shell, "--forward", "22"]
     with subprocess.Popen(command, cwd=run.folder, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None

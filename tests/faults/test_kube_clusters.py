@@ -173,7 +173,7 @@ def test_a_drill_is_carried_out_and_the_dashboard_shows_it(story: KubeStory) -> 
     (story.folder / "work" / "drill.json").write_text(
         json.dumps([{"step": 1, "kind": "loss"}, {"after": "1s", "in": 10}])
     )
-    told = story.run("drill", NAME, "--kube", "--plan", "drill.json")
+    told = story.run("interrupt", "--plan", "drill.json", "--name", NAME, "--kube")
     struck = [node for node in trains(before) if node in told]
     assert len(struck) == 2
     after = story.training(3, before["step"])
@@ -205,7 +205,7 @@ def test_a_program_brings_a_cluster_up_and_finds_it(
     with client.up(config, on_update=lambda update: told.append(str(update))) as cluster:
         assert any("ReplicaSet" in line for line in told)
         assert cluster.status().state == "running"
-        assert [each.name for each in client.list(kube=True)] == [NAME]
+        assert [each.name for each in client.clusters(kube=True)] == [NAME]
         found = client.find(kube=True, namespace=story.api.namespace)
         assert found.scale(max=1).name == NAME
         eventually(lambda: len(story.pods("worker")) == 1, "a single node")

@@ -244,12 +244,12 @@ def test_a_reader_of_a_damaged_step_names_what_is_damaged(tmp_path: Path) -> Non
     target = {
         "model": {name: torch.zeros_like(t) for name, t in state["model"].state_dict().items()}
     }
-    dcp.load(target, storage_reader=se.CheckpointReader(folder), no_dist=True)
+    dcp.load(target, storage_reader=se.dcp.CheckpointReader(folder), no_dist=True)
     assert torch.equal(target["model"]["0.weight"], state["model"][0].weight)
     flip(folder / "__0_0.distcp", state["model"][0].weight)
     message = r"__0_0\.distcp: model\.0\.weight does not match its checksum"
     with pytest.raises(CheckpointException, match=message):
-        dcp.load(target, storage_reader=se.CheckpointReader(folder), no_dist=True)
+        dcp.load(target, storage_reader=se.dcp.CheckpointReader(folder), no_dist=True)
 
 
 def test_a_step_whose_record_is_broken_still_restores_and_verify_finds_it(tmp_path: Path) -> None:

@@ -145,7 +145,7 @@ def test_a_mac_sees_what_this_machine_sees(terminal: Terminal, laptop: Terminal)
     assert within(PATIENT, lambda: len(terminal.training()) == 2)
     assert within(PATIENT, terminal.has_report)
     plan = "up --plan --min 1 --max 2 --name demo train.py"
-    shown = ("status", "ls", "events", "report", "cost")
+    shown = ("status", "ls", "events", "report", "report --cost")
     commands = (*(f"{each} --json" for each in shown), "logs demo --rank 0", plan)
     done = user(
         laptop.folder, mac.command("-c", SEEN.format(commands=commands)), **laptop.variables
@@ -157,7 +157,7 @@ def test_a_mac_sees_what_this_machine_sees(terminal: Terminal, laptop: Terminal)
     assert [each["name"] for each in seen["ls"]] == ["demo"]
     assert seen["events"][:3] == terminal.json("events")[:3]
     assert seen["report"]["job"]["state"] == "running"
-    assert seen["cost"]["usd_per_hour"] > 0
+    assert seen["report --cost"]["usd_per_hour"] > 0
     assert "rank 0: line 0" in told["logs demo --rank 0"]
     assert "would change the cluster demo: " in told[plan]
 
@@ -240,11 +240,11 @@ def test_the_report_of_a_job_that_runs_is_as_if_it_ended_now(terminal: Terminal)
 
 
 def test_the_cost_of_a_job_that_runs_is_told_against_on_demand(terminal: Terminal) -> None:
-    cost = terminal.json("cost")
+    cost = terminal.json("report", "--cost")
     assert 0 < cost["cost_usd"] < cost["on_demand_usd"]
     assert cost["usd_per_hour"] > 0
     assert cost["total_usd"] > cost["cost_usd"], "control nodes cost something, too"
-    shown = terminal("cost", "demo").stdout
+    shown = terminal("report", "demo", "--cost").stdout
     assert "control nodes" in shown and "saved" in shown
 
 
@@ -270,7 +270,7 @@ def test_an_interrupted_node_is_warned_leaves_and_is_replaced(terminal: Terminal
     assert within(PATIENT, lambda: len(terminal.training()) == 2)
     plan = terminal.folder / "plan.json"
     plan.write_text(json.dumps([{"step": 0, "node": "rank 0", "in": 2}]))
-    (caused,) = terminal.json("drill", "--plan", str(plan))
+    (caused,) = terminal.json("interrupt", "--plan", str(plan))
     victim = caused["node"]
     assert caused["kind"] == "spot_interruption"
     rows = {row["node"]: row for row in terminal.json("report")["interruptions"]}

@@ -72,14 +72,14 @@ def load(reader: Any) -> dict[str, Any]:
 def test_what_we_write_is_read_by_stock_readers_and_ours(
     tmp_path: Path, options: dict[str, Any]
 ) -> None:
-    save(make(1), se.CheckpointWriter(tmp_path / "saved", **options))
-    for reader in FileSystemReader, FsspecReader, se.CheckpointReader:
+    save(make(1), se.dcp.CheckpointWriter(tmp_path / "saved", **options))
+    for reader in FileSystemReader, FsspecReader, se.dcp.CheckpointReader:
         assert equal(load(reader(str(tmp_path / "saved"))), make(1))
 
 
 def test_what_stock_writers_write_is_read_by_ours(tmp_path: Path) -> None:
     save(make(2), FileSystemWriter(tmp_path, thread_count=3))
-    assert equal(load(se.CheckpointReader(tmp_path)), make(2))
+    assert equal(load(se.dcp.CheckpointReader(tmp_path)), make(2))
 
 
 def test_a_large_state_goes_to_several_files(
@@ -89,9 +89,9 @@ def test_a_large_state_goes_to_several_files(
     monkeypatch.setattr("spotelastic.training.dcp.reader.RANGE", 1000)
     monkeypatch.setattr("spotelastic.training.dcp.reader.BUDGET", 5000)
     state = {f"t{i}": torch.randn(200 * (i + 1)) for i in range(12)}
-    save(state, se.CheckpointWriter(tmp_path))
+    save(state, se.dcp.CheckpointWriter(tmp_path))
     assert len(list(tmp_path.glob("__0_*.distcp"))) > 3
-    for reader in FileSystemReader(tmp_path), se.CheckpointReader(tmp_path):
+    for reader in FileSystemReader(tmp_path), se.dcp.CheckpointReader(tmp_path):
         other = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
         dcp.load(other, storage_reader=reader, no_dist=True)
         assert equal(other, state)
@@ -119,14 +119,14 @@ class Zipped(StreamTransformExtension):
 
 
 def test_extensions_of_the_stream_are_used(tmp_path: Path) -> None:
-    save(make(3), se.CheckpointWriter(tmp_path, _extensions=[Zipped()]))
+    save(make(3), se.dcp.CheckpointWriter(tmp_path, _extensions=[Zipped()]))
     registry = ExtensionRegistry()
     registry.register(Zipped)
-    for reader in FileSystemReader, se.CheckpointReader:
+    for reader in FileSystemReader, se.dcp.CheckpointReader:
         assert equal(load(reader(tmp_path, _extension_registry=registry)), make(3))
 
 
-class Staging(se.CheckpointWriter):
+class Staging(se.dcp.CheckpointWriter):
     """Notes where the copies of one tensor lie."""
 
     def __init__(self, folder: Path) -> None:
@@ -154,7 +154,7 @@ def test_async_save_copies_before_it_returns_and_reuses_its_memory(
 
 
 def test_a_save_during_another_does_not_touch_its_copy(tmp_path: Path) -> None:
-    writer = se.CheckpointWriter(tmp_path)
+    writer = se.dcp.CheckpointWriter(tmp_path)
     first = writer.stage(make(1))
     second = writer.stage(make(2))
     assert equal(first, make(1))
@@ -162,7 +162,7 @@ def test_a_save_during_another_does_not_touch_its_copy(tmp_path: Path) -> None:
 
 
 def test_a_writer_goes_to_another_process_without_its_memory(tmp_path: Path) -> None:
-    writer = se.CheckpointWriter(tmp_path / "1", overwrite=False, thread_count=7)
+    writer = se.dcp.CheckpointWriter(tmp_path / "1", overwrite=False, thread_count=7)
     save(make(1), writer)
     writer.stage({"large": torch.ones(100_000)})
     packed = pickle.dumps(writer)
@@ -193,12 +193,12 @@ def test_async_save_in_a_process_of_its_own(tmp_path: Path) -> None:
 
 
 def test_nothing_is_overwritten_unless_allowed(tmp_path: Path) -> None:
-    save(make(1), se.CheckpointWriter(tmp_path))
+    save(make(1), se.dcp.CheckpointWriter(tmp_path))
     with pytest.raises(CheckpointException, match="has a checkpoint already"):
-        save(make(2), se.CheckpointWriter(tmp_path, overwrite=False))
-    assert equal(load(se.CheckpointReader(tmp_path)), make(1))
-    save(make(2), se.CheckpointWriter(tmp_path))
-    assert equal(load(se.CheckpointReader(tmp_path)), make(2))
+        save(make(2), se.dcp.CheckpointWriter(tmp_path, overwrite=False))
+    assert equal(load(se.dcp.CheckpointReader(tmp_path)), make(1))
+    save(make(2), se.dcp.CheckpointWriter(tmp_path))
+    assert equal(load(se.dcp.CheckpointReader(tmp_path)), make(2))
 
 
 class Unsaveable:
@@ -207,11 +207,11 @@ class Unsaveable:
 
 
 def test_a_save_that_fails_leaves_no_checkpoint(tmp_path: Path) -> None:
-    save(make(1), se.CheckpointWriter(tmp_path))
+    save(make(1), se.dcp.CheckpointWriter(tmp_path))
     with pytest.raises(CheckpointException, match="not this one"):
-        save({**make(2), "bad": Unsaveable()}, se.CheckpointWriter(tmp_path))
+        save({**make(2), "bad": Unsaveable()}, se.dcp.CheckpointWriter(tmp_path))
     with pytest.raises(CheckpointException, match="is not a checkpoint"):
-        load(se.CheckpointReader(tmp_path))
+        load(se.dcp.CheckpointReader(tmp_path))
 
 
 def named(module: str, name: str, then: bytes = b"") -> bytes:
@@ -283,7 +283,7 @@ def test_a_foreign_metadata_file_is_refused_and_runs_nothing(
     Path("victim").write_text("kept")
     Path(".metadata").write_bytes(content)
     with pytest.raises(SpotelasticError, match=message):
-        se.CheckpointReader(tmp_path).read_metadata()
+        se.dcp.CheckpointReader(tmp_path).read_metadata()
     assert Path("victim").read_text() == "kept"
     for shared in Metadata, Metadata.__init__, Path, _MEM_FORMAT_ENCODING(0), _get_layout:
         assert not hasattr(shared, "planted")
@@ -292,7 +292,7 @@ def test_a_foreign_metadata_file_is_refused_and_runs_nothing(
 def test_metadata_is_read_as_stock_reads_it(tmp_path: Path) -> None:
     state = {**make(1), "ordered": OrderedDict(a=1), "grad": torch.ones(2, requires_grad=True)}
     save(state, FileSystemWriter(tmp_path))
-    stock, ours = FileSystemReader(tmp_path), se.CheckpointReader(tmp_path)
+    stock, ours = FileSystemReader(tmp_path), se.dcp.CheckpointReader(tmp_path)
     wanted, found = stock.read_metadata(), ours.read_metadata()
     found.storage_meta.load_id = wanted.storage_meta.load_id
     assert found == wanted
@@ -309,30 +309,30 @@ def test_metadata_of_torch_2_2_is_read(tmp_path: Path) -> None:
             stored.properties = properties
     file.write_bytes(pickle.dumps(metadata))
     assert b"MEM_FORMAT_ENCODING" in file.read_bytes() and b"_MEM_F" not in file.read_bytes()
-    assert equal(load(se.CheckpointReader(tmp_path)), make(1))
+    assert equal(load(se.dcp.CheckpointReader(tmp_path)), make(1))
 
 
 def test_a_reader_of_nothing_says_so_and_makes_nothing(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no such folder"):
-        se.CheckpointReader(tmp_path / "typo").read_metadata()
+        se.dcp.CheckpointReader(tmp_path / "typo").read_metadata()
     with pytest.raises(UsageError, match="no such folder"):
-        se.CheckpointReader(f"file://{tmp_path}/typo").read_metadata()
+        se.dcp.CheckpointReader(f"file://{tmp_path}/typo").read_metadata()
     assert not (tmp_path / "typo").exists()
 
 
 def test_a_file_that_was_cut_off_is_noticed(tmp_path: Path) -> None:
-    save(make(1), se.CheckpointWriter(tmp_path))
+    save(make(1), se.dcp.CheckpointWriter(tmp_path))
     shard = tmp_path / "__0_0.distcp"
     shard.write_bytes(shard.read_bytes()[:-100])
     with pytest.raises(CheckpointException, match="is shorter than its"):
-        load(se.CheckpointReader(tmp_path))
+        load(se.dcp.CheckpointReader(tmp_path))
 
 
 def test_s3_takes_what_a_folder_takes(bucket: str) -> None:
     url = f"s3://{bucket}/runs/1"
-    save(make(4), se.CheckpointWriter(url))
+    save(make(4), se.dcp.CheckpointWriter(url))
     assert equal(load(FsspecReader(url)), make(4))
-    assert equal(load(se.CheckpointReader(url)), make(4))
+    assert equal(load(se.dcp.CheckpointReader(url)), make(4))
 
 
 @pytest.fixture

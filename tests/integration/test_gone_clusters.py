@@ -70,11 +70,12 @@ def test_the_last_account_is_found_in_the_bucket_that_up_is_told(
         (folder / "spotelastic.toml").write_text(f"bucket = {BUCKET!r}")
     else:
         monkeypatch.setenv("SPOTELASTIC_BUCKET", BUCKET)
-    for look in ("status", "events", "cost"):
-        assert command(monkeypatch, look, NAME) == 0
+    for look in (("status", NAME), ("events", NAME), ("report", NAME, "--cost")):
+        assert command(monkeypatch, *look) == 0
         out, err = capsys.readouterr()
-        assert err == f"{NAME} is gone: this is its last report\n"
-        assert look != "status" or "step 7" in out
+        assert err.startswith(f"{NAME} is gone: this is its last report")
+        assert err.count("\n") == 1
+        assert "status" not in look or "step 7" in out
     assert command(monkeypatch, "logs", NAME) == 0
     assert capsys.readouterr().err == (
         f"{NAME} is gone: these are its last logs\n"

@@ -54,7 +54,7 @@ def run(name):
         time.sleep(0.1)  # until both nodes hold a step that the one that is left can restore
     lost = cluster.interrupt(kind="loss")
     assert client.find(name).name == name
-    assert [each.name for each in client.list()] == [name]
+    assert [each.name for each in client.clusters()] == [name]
     last = cluster.wait(on_update=told.append, timeout=180)
     assert (last.state, last.step) == ("succeeded", 250)
     report = cluster.report()

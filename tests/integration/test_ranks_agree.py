@@ -63,7 +63,7 @@ def test_ranks_agree_on_a_layout_only_where_it_is_new(tmp_path: Path, run: Run) 
     assert steps == [step for step in range(1, STEPS + 1) if step != WAKES]
     for step in range(WAKES + 1, STEPS + 1):
         moments = {"exp_avg": torch.zeros(2, 8), "exp_avg_sq": torch.zeros(2, 8)}
-        reader = se.CheckpointReader(tmp_path / "store" / "1" / f"step-{step:08d}")
+        reader = se.dcp.CheckpointReader(tmp_path / "store" / "1" / f"step-{step:08d}")
         target = {"optimizer": {"state": {"1.weight": moments}}}
         dcp.load(target, storage_reader=reader, no_dist=True)
         expected = torch.load(tmp_path / f"moments-{step}.pt")
@@ -180,6 +180,6 @@ def test_what_is_put_together_of_a_step_is_all_of_before_a_change_or_all_of_afte
     assert len(entries) > 3
     for entry in entries:
         tensors = {f"t{number}": torch.zeros(1000) for number in range(4)}
-        reader = se.CheckpointReader(tmp_path / "store" / "1" / f"step-{entry.step:08d}")
+        reader = se.dcp.CheckpointReader(tmp_path / "store" / "1" / f"step-{entry.step:08d}")
         dcp.load(tensors, storage_reader=reader, no_dist=True)
         assert len({value for each in tensors.values() for value in each.unique().tolist()}) == 1

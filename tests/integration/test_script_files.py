@@ -80,7 +80,7 @@ def test_files_are_on_the_next_node_whether_a_node_vanishes_or_leaves(
     assert (tmp_path / "c/out/notes.txt").read_text() == "a\nb\nc\n"
 
     to = tmp_path / "fetched"
-    told = spotelastic("fetch", run.storage, "--to", to).out
+    told = spotelastic("files", run.storage, "--fetch", "--to", to).out
     ours = {p.relative_to(tmp_path / "c").as_posix() for p in (tmp_path / "c/out").rglob("*.*")}
     assert ours == {file.path for file in kept_files.listed(open_storage(run.storage))}
     for path in ours:

@@ -10,10 +10,10 @@ from support.aws.account import CTRL_C, EXPIRED, Fault, Laptop, account
 from support.aws.cluster_requests import request
 
 import spotelastic
-from spotelastic import Cluster, JobConfig, client
+from spotelastic import JobConfig, client
 from spotelastic.aws.clusters import lifecycle as clusters
 from spotelastic.aws.clusters.lifecycle import ClusterRecord
-from spotelastic.client import watch
+from spotelastic.client import Cluster, watch
 from spotelastic.client.targets import aws_target, find
 from spotelastic.client.targets.aws_target import AwsTarget
 from spotelastic.cloud.bucket import EVENTS, JOB, REPORT, STATUS
@@ -125,7 +125,9 @@ def test_a_job_that_fails_or_goes_on_is_an_exception_of_its_own(record: ClusterR
         cluster.wait(timeout=0.05)
     failed = replace(RUNNING, state="failed", reason="rank 0 on i-1: ValueError")
     publish(record, failed, Report(ReportJob("failed", 7, 7), (), 1.0, 0.0, 0.0, 0.0))
-    with pytest.raises(spotelastic.JobFailed, match="the job failed: rank 0 on i-1: ValueError"):
+    with pytest.raises(
+        spotelastic.errors.JobFailed, match="the job failed: rank 0 on i-1: ValueError"
+    ):
         cluster.wait()
 
 

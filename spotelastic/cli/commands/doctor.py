@@ -1,7 +1,9 @@
 """Defines the command `doctor`."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -9,6 +11,7 @@ from spotelastic.cli.options import up as options
 from spotelastic.cli.options.common import AsJson, Region, Where
 from spotelastic.client.config import config_file
 from spotelastic.client.config.job_config import JobConfig
+from spotelastic.errors import UsageError
 
 EXAMPLES = """[bold]Examples[/]
 
@@ -18,11 +21,30 @@ spotelastic doctor --local
 
 spotelastic doctor --aws --instance-types g5.12xlarge
 
+spotelastic doctor --notify
+
+spotelastic doctor --notify SLACK_URL
+
 spotelastic doctor --json | jq '.findings[] | select(.state == "missing")'
 """
 
 
 def doctor(
+    urls: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[URL|NAME]...",
+            help="With --notify: URLs of Apprise's, sns:ARN, or variables that hold one; by "
+            "default those that `up` would use here.",
+            show_default=False,
+        ),
+    ] = None,
+    notify: Annotated[
+        bool,
+        typer.Option(
+            "--notify", help="Only send a trial, from here, to where `up --notify` would tell."
+        ),
+    ] = False,
     where: Where = None,
     region: Region = None,
     types: options.InstanceTypes = None,
@@ -32,13 +54,17 @@ def doctor(
 
     Nothing is changed. With --local or --aws, or with what spotelastic.toml says, it counts as
     missing what that needs. It ends with 0 if nothing is missing, with 1 if something did not
-    answer in time, and with 2 if something is missing.
+    answer in time, and with 2 if something is missing, or a trial was not taken.
     """
+    configured = JobConfig(**config_file.defaults(Path.cwd(), os.environ))
+    if notify:
+        _try_receivers(urls or configured.notify, configured, region, as_json=json)
+    if urls:
+        raise UsageError("doctor: takes URLs and their variables with --notify only")
     from spotelastic.cli.render import tables
     from spotelastic.cli.render.findings import findings_table
     from spotelastic.client.doctor.examine import Needs, examine, looks
 
-    configured = JobConfig(**config_file.defaults(Path.cwd(), os.environ))
     given = JobConfig(instance_types=types or configured.instance_types)
     local = configured.local if where is None else where
     needs = Needs(
@@ -51,3 +77,18 @@ def doctor(
     found = examine(looks(needs))
     tables.show(found, findings_table, as_json=json)
     raise typer.Exit(found.exit_code)
+
+
+def _try_receivers(
+    urls: Sequence[str], configured: JobConfig, region: str | None, *, as_json: bool
+) -> None:
+    from spotelastic.aws.base.clients import Aws
+    from spotelastic.cli.render import tables
+    from spotelastic.client.config import variables
+    from spotelastic.client.trial_notification import try_receivers
+
+    file = configured.env_file
+    known = {**os.environ, **({} if file is None else variables.read(Path(file)))}
+    found = try_receivers(urls, known, Aws(region or configured.region))
+    tables.show(found, tables.trials_table, as_json=as_json)
+    raise typer.Exit(0 if all(each.delivered for each in found) else 2)

@@ -1,4 +1,4 @@
-"""Defines `files` and `fetch`: what the script of a job has kept."""
+"""Defines `files`: what the script of a job has kept."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,67 +18,64 @@ if TYPE_CHECKING:
 
     from spotelastic.client.kept_files import ListedFile
 
-FILES_EXAMPLES = """[bold]Examples[/]
+EXAMPLES = """[bold]Examples[/]
 
 spotelastic files
 
 spotelastic files demo --json | jq -r .[].path
 
+spotelastic files demo --fetch
+
+spotelastic files demo out/best.pt --fetch --to results
+
 spotelastic files runs/train
 """
-FETCH_EXAMPLES = """[bold]Examples[/]
-
-spotelastic fetch demo
-
-spotelastic fetch demo out/best.pt --to results
-
-spotelastic fetch s3://bucket/run
-"""
 LEFT = "these are the files that it has kept"
-Job = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="NAME",
-        help="The cluster, or the storage of a run. May be omitted if exactly one cluster exists.",
-    ),
-]
 
 
 def files(
-    name: Job = None, where: Where = None, region: Region = None, json: AsJson = False
-) -> None:
-    """List the files that the script has kept (--output)."""
-    from spotelastic.cli.render import tables
-    from spotelastic.client.kept_files import listed
-
-    with _storage_of(name, where, region) as (_, there):
-        tables.show(listed(there), _table, as_json=json)
-
-
-def fetch(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="The cluster, or the storage of a run.")
-    ],
+        str | None,
+        typer.Argument(
+            metavar="NAME",
+            help="The cluster, or the storage of a run. May be omitted if exactly one cluster "
+            "exists.",
+        ),
+    ] = None,
     path: Annotated[
         str | None,
-        typer.Argument(metavar="PATH", help="A kept file, or a folder of them. Default: all."),
+        typer.Argument(
+            metavar="PATH", help="With --fetch: a kept file, or a folder of them. Default: all."
+        ),
     ] = None,
+    fetch: Annotated[
+        bool, typer.Option("--fetch", help="Fetch them. A newer file that is there is left.")
+    ] = False,
     to: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Folder to write to.", show_default="NAME-files"),
+        typer.Option(
+            metavar="DIR", help="With --fetch: folder to write to.", show_default="NAME-files"
+        ),
     ] = None,
     where: Where = None,
     region: Region = None,
+    json: AsJson = False,
 ) -> None:
-    """Fetch the files that the script has kept. A newer file that is there is left."""
+    """List the files that the script has kept (--output), or fetch them."""
     from spotelastic.cli.commands.ckpt import progress
+    from spotelastic.cli.render import tables
     from spotelastic.client import kept_files
 
+    if not fetch and (path is not None or to is not None):
+        raise UsageError("files: PATH and --to say what is fetched, and where to: add --fetch")
     with _storage_of(name, where, region) as (label, there):
         known = kept_files.listed(there)
+        if not fetch:
+            tables.show(known, _table, as_json=json)
+            return
         with progress("fetching", sum(file.nbytes for file in known)) as done:
             fetched = kept_files.fetch(there, to or Path(f"{label}-files"), path, done)
-    typer.echo(fetched.line)
+    typer.echo(tables.to_json(fetched) if json else fetched.line)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Defines the commands `interrupt`, `drill` and `down`."""
+"""Defines the commands `interrupt` and `down`."""
 
 import signal
 from pathlib import Path
@@ -21,15 +21,13 @@ spotelastic interrupt i-0a1b2c3d4e5f60718
 spotelastic interrupt i-0a1b2c3d4e5f60718 --in 15
 
 spotelastic interrupt i-0a1b2c3d4e5f60718 --kind loss
+
+spotelastic interrupt --plan drill.toml
+
+spotelastic interrupt --plan drill.toml --name demo --json > drill.json
 """
-DRILL_EXAMPLES = """[bold]Examples[/]
-
-spotelastic drill --plan drill.toml
-
-spotelastic drill demo --plan drill.toml --json > drill.json
-
-spotelastic drill --no-wait
-"""
+NOTICE = 120.0
+"""Seconds of notice that AWS gives."""
 DOWN_EXAMPLES = """[bold]Examples[/]
 
 spotelastic down
@@ -42,14 +40,26 @@ spotelastic down demo --delete-data --bucket our-bucket
 
 spotelastic down --network
 """
+Seed = Annotated[
+    int, typer.Option(help="With --plan: seed for choosing nodes that it does not name.")
+]
+Wait = Annotated[
+    bool,
+    typer.Option(
+        help="With --plan: wait until training goes on after the last interruption, and tell what "
+        "each cost."
+    ),
+]
 
 
 def interrupt(
-    node: Annotated[str, typer.Argument(help="The node's name in `spotelastic status`.")],
+    node: Annotated[
+        str | None, typer.Argument(help="The node's name in `spotelastic status`.")
+    ] = None,
     seconds: Annotated[
         float,
         typer.Option("--in", min=0, max=1_209_600, help="Seconds of notice; 0: none."),
-    ] = 120.0,
+    ] = NOTICE,
     kind: Annotated[
         str,
         typer.Option(
@@ -58,6 +68,12 @@ def interrupt(
             "Kubernetes notice, or loss (with one second of grace).",
         ),
     ] = "notice",
+    plan: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="In place of a node: interruptions, as TOML or JSON."),
+    ] = None,
+    seed: Seed = 0,
+    wait: Wait = True,
     name: Annotated[str | None, typer.Option(help="The cluster, if there are several.")] = None,
     where: Where = None,
     region: Region = None,
@@ -66,7 +82,20 @@ def interrupt(
     """Interrupt a node as AWS would: give notice, then take it away when the time is up.
 
     On AWS, the Fault Injection Service does it, which costs a few cents.
+
+    With --plan, nodes are interrupted one after another. The plan is a TOML
+    array of tables named `interruption`, or a JSON list. Each entry says when it
+    is due, by `after = "30s"` or `step = 400`. It may have `kind`, `node` ("any",
+    "rank 0" or a name) and `in` (seconds of notice).
     """
+    if plan is not None:
+        if node is not None or (kind, seconds) != ("notice", NOTICE):
+            raise UsageError("--plan: says all of that: leave NODE, --in and --kind out")
+        with named_by_option():
+            drill(name, plan, seed, wait, where, region, json)
+        return
+    if node is None:
+        raise UsageError("interrupt: name a node, or give --plan FILE")
     from spotelastic.cli.render import tables
     from spotelastic.client.interruptions.interrupt import InterruptionRequest
 
@@ -84,26 +113,13 @@ def drill(
     plan: Annotated[
         Path, typer.Option(metavar="FILE", help="The list of interruptions, as TOML or JSON.")
     ] = Path("drill.toml"),
-    seed: Annotated[
-        int, typer.Option(help="Seed for choosing nodes that the plan does not name.")
-    ] = 0,
-    wait: Annotated[
-        bool,
-        typer.Option(
-            help="Wait until training goes on after the last interruption, and tell what each cost."
-        ),
-    ] = True,
+    seed: Seed = 0,
+    wait: Wait = True,
     where: Where = None,
     region: Region = None,
     json: AsJson = False,
 ) -> None:
-    """Interrupt nodes of a job one after another, following a plan.
-
-    The plan is a TOML array of tables named `interruption`, or a JSON list. Each
-    entry says when it is due, by `after = "30s"` or `step = 400`. It may have
-    `kind` (as `interrupt` has it), `node` ("any", "rank 0" or a name) and
-    `in` (seconds of notice).
-    """
+    """Interrupt nodes of a job one after another, following a plan."""
     from spotelastic.cli.render import tables
     from spotelastic.client.interruptions import drill_plan, drill_recovery
 
@@ -158,9 +174,7 @@ def down(
         return
     if delete_data and name is None:
         raise UsageError("--delete-data: name the cluster whose checkpoints to delete")
-    if delete_data and name is not None and _delete_here(name, where):
-        return
-    if not delete_data and name is not None and _is_gone_here(name, where):
+    if name is not None and _is_settled_here(name, where, delete=delete_data):
         return
     target = find(where, region, note)
     if not delete_data:
@@ -176,9 +190,9 @@ def down(
             raise
 
 
-def _delete_here(name: str, where: bool | None) -> bool:
-    """Delete the data of a local cluster while no local cloud runs; return False if that is not
-    meant.
+def _is_settled_here(name: str, where: bool | None, *, delete: bool) -> bool:
+    """Delete what a local cluster has left that ended with the local cloud, or tell of it; return
+    False if that is not meant.
     """
     from spotelastic.client.targets import local_data
     from spotelastic.client.targets.find import left_here
@@ -186,8 +200,11 @@ def _delete_here(name: str, where: bool | None) -> bool:
     found = left_here(name, where)
     if found is None:
         return False
-    _confirm(found.run, str(found.folder))
-    local_data.delete(found, say)
+    if delete:
+        _confirm(found.run, str(found.folder))
+        local_data.delete(found, say)
+    else:
+        local_data.tell_gone(found, say)
     return True
 
 
@@ -203,20 +220,6 @@ def _is_gone(target: "ClusterTarget", name: str) -> bool:
         return False
     its = target.arguments_of(name)
     say(f"{name} is gone; `spotelastic down {its} --delete-data` deletes what it has left")
-    return True
-
-
-def _is_gone_here(name: str, where: bool | None) -> bool:
-    """Tell what a local cluster has left that ended with the local cloud; return False if that is
-    not meant.
-    """
-    from spotelastic.client.targets import local_data
-    from spotelastic.client.targets.find import left_here
-
-    found = left_here(name, where)
-    if found is None:
-        return False
-    local_data.tell_gone(found, say)
     return True
 
 

@@ -1,4 +1,4 @@
-"""Defines the commands that are about a script: `init`, `new-script`, `adapt` and `rehearse`."""
+"""Defines the commands that are about a script: `init`, `adapt` and `rehearse`."""
 
 import sys
 from pathlib import Path
@@ -22,13 +22,9 @@ INIT_EXAMPLES = """[bold]Examples[/]
 
 spotelastic init
 
+spotelastic init --example
+
 spotelastic init src/train.py --min 2 --max 8 --instance-types g5.12xlarge,g5.24xlarge
-"""
-NEW_EXAMPLES = """[bold]Examples[/]
-
-spotelastic new-script
-
-spotelastic new-script src/train.py
 """
 ADAPT_EXAMPLES = """[bold]Examples[/]
 
@@ -61,6 +57,14 @@ def init(
     minimum: Annotated[int, typer.Option("--min", metavar="N", min=1, help="Fewest nodes.")] = 2,
     maximum: Annotated[int, typer.Option("--max", metavar="N", min=1, help="Most nodes.")] = 8,
     types: options.InstanceTypes = None,
+    example: Annotated[
+        bool,
+        typer.Option(
+            "--example",
+            help="Also write the script: a small one that trains, to begin with. A "
+            "spotelastic.toml that is here stays.",
+        ),
+    ] = False,
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Replace a spotelastic.toml that is here.")
     ] = False,
@@ -71,9 +75,19 @@ def init(
     """
     from spotelastic.cli.render.confirmation import asking
     from spotelastic.client import settings_file
+    from spotelastic.client.adapt.new_script import write_new
 
     if maximum < minimum:
         raise UsageError(f"--max {maximum}: is less than --min {minimum}")
+    if example:
+        script = script or Path(SCRIPT)
+        write_new(script)
+        typer.echo(
+            f"{script} is written: spotelastic run --standalone --nproc-per-node 2 {script} trains "
+            "it here"
+        )
+        if Path(FILE).exists():
+            return
     if script is not None and script != Path(SCRIPT) and not script.is_file():
         raise UsageError(f"there is no script {script}")
     named = JobConfig(instance_types=types or ()).instance_types
@@ -83,22 +97,9 @@ def init(
     lacking = "" if its.is_file() else f"write {its}, "
     typer.echo(f"{FILE} is written: check it, {lacking}then run `spotelastic up`")
     if not its.is_file():
-        note(f"`spotelastic new-script {its}` writes one to begin with")
+        note(f"`spotelastic init --example {its}` writes one to begin with")
     elif settings_file.trains(its) and not settings_file.is_elastic(its):
         note(f"{its} has no Checkpointer: `spotelastic adapt {its}` puts one in")
-
-
-def new_script(
-    script: Annotated[Path, typer.Argument(help="The script to write.")] = Path(SCRIPT),
-) -> None:
-    """Write a small script that trains, to begin with."""
-    from spotelastic.client.adapt.new_script import write_new
-
-    write_new(script)
-    typer.echo(
-        f"{script} is written: spotelastic run --standalone --nproc-per-node 2 {script} trains it "
-        "here"
-    )
 
 
 def adapt(

@@ -1,4 +1,4 @@
-"""Defines the commands that connect to a node of an AWS cluster: `shell` and `forward`."""
+"""Defines the command that connects to a node of an AWS cluster: `shell`."""
 
 import os
 from typing import TYPE_CHECKING, Annotated
@@ -11,43 +11,59 @@ from spotelastic.cli.options.common import Region
 if TYPE_CHECKING:
     from spotelastic.client.targets.cloud_target import CloudTarget
 
-SHELL_EXAMPLES = """[bold]Example[/]
+EXAMPLES = """[bold]Examples[/]
 
 spotelastic shell i-0a1b2c3d4e5f60718
-"""
-FORWARD_EXAMPLES = """[bold]Examples[/]
 
-spotelastic forward i-0a1b2c3d4e5f60718 6006
+spotelastic shell i-0a1b2c3d4e5f60718 --forward 6006
 
-spotelastic forward i-0a1b2c3d4e5f60718 6006 --to 16006
+spotelastic shell i-0a1b2c3d4e5f60718 --forward 6006 --to 16006
 """
 Node = Annotated[str, typer.Argument(help="The node's name in `spotelastic status`.")]
 Cluster = Annotated[str | None, typer.Option("--name", help="The cluster, if there are several.")]
+To = Annotated[
+    int | None,
+    typer.Option(min=1, max=65535, help="Port on this machine.", show_default="the same"),
+]
 
 
-def shell(node: Node, name: Cluster = None, region: Region = None) -> None:
-    """Open a shell on a node, through Session Manager."""
+def shell(
+    node: Node,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            "--forward",
+            metavar="PORT",
+            min=1,
+            max=65535,
+            help="In place of a shell: make this port of the node one of this machine's.",
+        ),
+    ] = None,
+    to: To = None,
+    name: Cluster = None,
+    region: Region = None,
+) -> None:
+    """Open a shell on a node, or forward one of its ports, through Session Manager."""
     from spotelastic.aws.security import sessions
+    from spotelastic.errors import UsageError
 
-    target = _find_target(node, name, region)
-    _become(sessions.shell(target.aws, node))
+    if to is not None and port is None:
+        raise UsageError("--to: is the port here of what --forward makes reachable: add --forward")
+    aws = _find_target(node, name, region).aws
+    _become(
+        sessions.shell(aws, node) if port is None else sessions.forward(aws, node, port, to or port)
+    )
 
 
 def forward(
     node: Node,
     port: Annotated[int, typer.Argument(min=1, max=65535, help="Port on the node.")],
-    to: Annotated[
-        int | None,
-        typer.Option(min=1, max=65535, help="Port on this machine.", show_default="the same"),
-    ] = None,
+    to: To = None,
     name: Cluster = None,
     region: Region = None,
 ) -> None:
     """Forward a port of this machine to a port of a node, through Session Manager."""
-    from spotelastic.aws.security import sessions
-
-    target = _find_target(node, name, region)
-    _become(sessions.forward(target.aws, node, port, to or port))
+    shell(node, port, to, name, region)
 
 
 def _find_target(node: str, name: str | None, region: str | None) -> "CloudTarget":

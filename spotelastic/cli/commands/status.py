@@ -1,4 +1,4 @@
-"""Defines the commands that show a cluster: `ls`, `status`, `logs`, `events`, `report`, `cost`,
+"""Defines the commands that show a cluster: `ls`, `status`, `logs`, `events`, `report`,
 `dashboard`.
 """
 
@@ -51,14 +51,8 @@ spotelastic report
 spotelastic report demo --json > report.json
 
 spotelastic report demo --html report.html
-"""
 
-
-COST_EXAMPLES = """[bold]Examples[/]
-
-spotelastic cost
-
-spotelastic cost demo --json | jq .total_usd
+spotelastic report demo --cost --json | jq .total_usd
 """
 
 
@@ -166,6 +160,13 @@ def report(
             show_default=False,
         ),
     ] = None,
+    costs: Annotated[
+        bool,
+        typer.Option(
+            "--cost",
+            help="Only the bill: what the cluster has cost, costs now, and would on demand.",
+        ),
+    ] = False,
     where: Where = None,
     region: Region = None,
     json: AsJson = False,
@@ -177,7 +178,9 @@ def report(
     cluster = found_cluster(name, where, region, gone=True, left=left)
     if html is not None:
         _write_page(cluster, html)
-    if html is None or json:
+    if costs:
+        tables.show(cluster.cost(), tables.cost_table, as_json=json)
+    elif html is None or json:
         tables.show(cluster.report(), tables.report_table, as_json=json)
 
 
@@ -205,10 +208,7 @@ def cost(
     name: Name = None, where: Where = None, region: Region = None, json: AsJson = False
 ) -> None:
     """Show what a cluster has cost, costs now, and would have cost on demand."""
-    from spotelastic.cli.render import tables
-
-    cluster = found_cluster(name, where, region, gone=True)
-    tables.show(cluster.cost(), tables.cost_table, as_json=json)
+    report(name, None, True, where, region, json)
 
 
 def dashboard(

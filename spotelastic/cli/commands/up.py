@@ -18,13 +18,6 @@ from spotelastic.wrapping import note
 
 EXAMPLES = """[bold]Examples[/]
 
-spotelastic init
-
-spotelastic init src/train.py --min 2 --max 8 --instance-types g5.12xlarge,g5.24xlarge
-"""
-
-EXAMPLES = """[bold]Examples[/]
-
 spotelastic up --min 2 --max 8
 
 spotelastic up --local --min 2 --max 4 train.py --epochs 3

@@ -253,7 +253,7 @@ def fetch_files(config: JobConfig, cluster: Cluster, say: Say) -> None:
                 say(f"no file was kept: the script wrote none into {', '.join(config.output)}")
             elif config.fetch == "auto" and total > kept_files.SMALL:
                 many = f"{counted(len(found), 'file')} of the script, {size(total)}, are kept"
-                say(f"{many}: spotelastic fetch {name}")
+                say(f"{many}: spotelastic files {name} --fetch")
             else:
                 auto = config.fetch == "auto"
                 to = Path(f"{name}-files" if auto else config.fetch)

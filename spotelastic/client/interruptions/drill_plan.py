@@ -1,4 +1,4 @@
-"""Reads and carries out a plan of interruptions, for `spotelastic drill --plan FILE`.
+"""Reads and carries out a plan of interruptions, for `spotelastic interrupt --plan FILE`.
 
 Each entry is due at a time or a step:
 
@@ -86,7 +86,7 @@ def read(file: Path) -> tuple[PlannedInterruption, ...]:
         example = 'after = "30s"'
         raise UsageError(
             f"{where}: cannot be read: {error.strerror}; write there what is to be interrupted, "
-            f"such as [[{LIST}]] with {example} below it (see `spotelastic drill --help`)"
+            f"such as [[{LIST}]] with {example} below it (see `spotelastic interrupt --help`)"
         ) from None
     except UnicodeDecodeError:
         raise UsageError(f"{where}: cannot be read: it is not a text file") from None

@@ -153,11 +153,6 @@ class ElasticSampler(Sampler[list[int]]):
             )
 
     @property
-    def names_ranks(self) -> bool:
-        """Whether it was given a rank or a number of ranks, which it keeps."""
-        return any(isinstance(given, int) for given in self._place)
-
-    @property
     def batch(self) -> int:
         """Number of samples in the current step, over all ranks."""
         return min(self.global_batch, self._usable - self.consumed)
@@ -193,11 +188,6 @@ class ElasticSampler(Sampler[list[int]]):
             under_way.drawn += 1
             yield (order(positions) if order else positions).tolist()
 
-    @property
-    def waits(self) -> bool:
-        """Whether a batch was taken that no step was made of yet, where that is known."""
-        return any(batches > 0 for batches in self._passes.waiting)
-
     def advance(self) -> None:
         """Move past the current batch: a step was made of it, or it was skipped or accumulated."""
         if self._check:
@@ -207,31 +197,6 @@ class ElasticSampler(Sampler[list[int]]):
         self.consumed += self.batch
         if self.consumed >= self._usable:
             self.epoch, self.consumed = self.epoch + 1, 0
-
-    def position(self) -> Position:
-        """Return where the sampler is, before a step begins."""
-        begun = self._resumed or self._begun_in == self.epoch
-        return Position(self.epoch, self.consumed, begun)
-
-    def go_back(self, position: Position) -> None:
-        """Go back to where a step began that is begun again."""
-        self.epoch, self.consumed = position.epoch, position.consumed
-        self._go_on(begun=position.begun)
-
-    def begin_again(self) -> None:
-        """End all passes: the ranks have changed. The next pass goes on at the cursor."""
-        self._go_on(begun=self.position().begun)
-
-    def _go_on(self, *, begun: bool) -> None:
-        self._passes.end()
-        self._begun_in = None
-        self._resumed, self._before = begun, None
-
-    def refuse_ended(self) -> None:
-        """Raise `UsageError` where a batch was taken of a pass that had ended: it was dealt out to
-        other ranks.
-        """
-        self._passes.refuse_ended()
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the beginning of an epoch. Changes nothing within that epoch."""
@@ -264,6 +229,40 @@ class ElasticSampler(Sampler[list[int]]):
 
     def _forget_resuming(self) -> None:
         self._resumed, self._before = False, None
+
+
+# -- for the loop, which begins steps again and meets other ranks ----------------------------------
+
+
+def names_ranks(sampler: ElasticSampler) -> bool:
+    """Return whether it was given a rank or a number of ranks, which it keeps."""
+    return any(isinstance(given, int) for given in sampler._place)
+
+
+def waits(sampler: ElasticSampler) -> bool:
+    """Return whether a batch was taken that no step was made of yet, where that is known."""
+    return any(batches > 0 for batches in sampler._passes.waiting)
+
+
+def refuse_ended(sampler: ElasticSampler) -> None:
+    """Raise `UsageError` where a batch was taken of a pass that had ended: it was dealt out to
+    other ranks.
+    """
+    sampler._passes.refuse_ended()
+
+
+def position(sampler: ElasticSampler) -> Position:
+    """Return where the sampler is, before a step begins."""
+    begun = sampler._resumed or sampler._begun_in == sampler.epoch
+    return Position(sampler.epoch, sampler.consumed, begun)
+
+
+def go_back(sampler: ElasticSampler, to: Position) -> None:
+    """Go back to where a step began that is begun again. All passes end."""
+    sampler.epoch, sampler.consumed = to.epoch, to.consumed
+    sampler._passes.end()
+    sampler._begun_in = None
+    sampler._resumed, sampler._before = to.begun, None
 
 
 def _place(rank: int | None, world_size: int | None) -> tuple[int, int]:

@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from spotelastic import torch_names
-from spotelastic.training.data.sampler import ElasticSampler
+from spotelastic.training.data.sampler import ElasticSampler, names_ranks
 from spotelastic.training.in_place.held import Kept, held, keeper
 from spotelastic.training.in_place.watching import trained, wrapped
 from spotelastic.training.state.per_rank import PerRank
@@ -48,7 +48,7 @@ def problem(state: State, built: Collection[str] = ()) -> str:
                 f"{name} shares its work out among these ranks: give DistributedDataParallel an "
                 "optimizer that holds everything"
             )
-        if isinstance(value, ElasticSampler) and value.names_ranks:
+        if isinstance(value, ElasticSampler) and names_ranks(value):
             return (
                 f"{name} was given a rank or a number of ranks: leave both out, or give functions"
             )

@@ -35,6 +35,7 @@ from torch.utils.hooks import RemovableHandle
 
 from spotelastic.errors import SpotelasticError, UsageError
 from spotelastic.model.in_place import Change, Enter, Standing
+from spotelastic.training.data import sampler as samplers
 from spotelastic.training.data.sampler import ElasticSampler
 from spotelastic.training.in_place import failures
 from spotelastic.training.in_place.meeting import LoopParts, Meeting, join
@@ -317,7 +318,7 @@ class Steps:
     def _has_taken_ahead(self) -> bool:
         """Return whether the script holds a batch that is this rank's share of a later step."""
         values = self._loop.state.values.values()
-        return any(isinstance(value, ElasticSampler) and value.waits for value in values)
+        return any(isinstance(value, ElasticSampler) and samplers.waits(value) for value in values)
 
     def ends(self, step: Step, error: BaseException | None) -> bool:
         """End the block of a step. Returns whether an exception that came out of it is settled."""
@@ -471,7 +472,7 @@ class Steps:
         has_gradients = has_gradients and not meeting.is_over
         for value in self._loop.state.values.values():
             if isinstance(value, ElasticSampler):
-                value.refuse_ended()
+                samplers.refuse_ended(value)
         meeting.has_gradients()
         attempt.voted = True
         voting = self._rehearsing.voting()

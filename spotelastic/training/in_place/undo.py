@@ -18,6 +18,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from spotelastic import torch_names
+from spotelastic.training.data import sampler as samplers
 from spotelastic.training.data.sampler import ElasticSampler, Position
 from spotelastic.training.state import randomness
 from spotelastic.training.state.lasting import Lasting
@@ -76,7 +77,7 @@ class Undo:
             elif isinstance(value, torch.Tensor):
                 begun.watched.append(value)
             elif isinstance(value, ElasticSampler):
-                begun.samplers.append((value, value.position()))
+                begun.samplers.append((value, samplers.position(value)))
             elif not isinstance(value, torch.nn.Module | Lasting):
                 begun.values[name] = _noted(value, begun)
         begun.versions = torch_names.write_counts(begun.parameters)
@@ -169,7 +170,7 @@ class Undo:
         for name, noted in begun.values.items():
             self._put_back_value(name, noted)
         for sampler, position in begun.samplers:
-            sampler.go_back(position)
+            samplers.go_back(sampler, position)
         for parameter, had in zip(begun.parameters, begun.had_gradient, strict=True):
             if not had:
                 parameter.grad = None
@@ -193,7 +194,7 @@ class Undo:
         """End iterations over data: the ranks have changed, and so have their shares."""
         for value in self._state.values.values():
             if isinstance(value, ElasticSampler):
-                value.begin_again()
+                samplers.go_back(value, samplers.position(value))
 
     def _note_buffers(self, begun: "_Begun") -> None:
         """Copy buffers into the copies of the last step, which costs no new memory."""

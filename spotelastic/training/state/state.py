@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from spotelastic.errors import UsageError
-from spotelastic.training.data.sampler import ElasticSampler
+from spotelastic.training.data.sampler import ElasticSampler, waits
 from spotelastic.training.state import tensors
 from spotelastic.training.state.chunks import PIECE, Chunk, chunks_of, dtype_name
 from spotelastic.training.state.compatibility import Kind
@@ -267,7 +267,7 @@ class State:
         """
         for value in self.values.values():
             own = value.value if isinstance(value, PerRank) else value
-            if isinstance(own, ElasticSampler) and (is_new or own.waits):
+            if isinstance(own, ElasticSampler) and (is_new or waits(own)):
                 own.advance()
 
     def make_optimizer_state(self, saved: Mapping[Path, Kind], left: Collection[str]) -> None:

@@ -14,7 +14,7 @@ import spotelastic as se
 
 def main(folder: Path) -> None:
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=0, world_size=1)
-    writer = se.CheckpointWriter(folder / "1")
+    writer = se.dcp.CheckpointWriter(folder / "1")
     for step in (1, 2):
         state = {"weight": torch.full((1000,), float(step)), "step": step}
         future = dcp.async_save(

@@ -198,7 +198,7 @@ def live(rank: int, world: int, folder: Path, before: int, step: int) -> None:
         if before:
             expected = torch.load(written, weights_only=False)
             check_equal(stock(state), expected, f"ours, {before} to {world}")
-            read(rank, world, se.CheckpointReader(folder / f"stock-{step}"), expected)
+            read(rank, world, se.dcp.CheckpointReader(folder / f"stock-{step}"), expected)
             read_by_stock(rank, world, saved_at(folder, step), expected)
             read_by_stock(rank, world, folder / f"switched-{step}", expected)
         check_grown(state, step)
@@ -209,10 +209,10 @@ def live(rank: int, world: int, folder: Path, before: int, step: int) -> None:
     expected = whole(result)
     saved = saved_at(folder, step + 1)
     read_by_stock(rank, world, saved, expected)
-    read(rank, world, se.CheckpointReader(saved), expected)
+    read(rank, world, se.dcp.CheckpointReader(saved), expected)
     dcp.save(result, storage_writer=FileSystemWriter(folder / f"stock-{step + 1}"))
     switched = folder / f"switched-{step + 1}"
-    dcp.save(result, storage_writer=se.CheckpointWriter(switched))
+    dcp.save(result, storage_writer=se.dcp.CheckpointWriter(switched))
     read(rank, world, FileSystemReader(switched), expected)
     if rank == 0:
         torch.save(expected, folder / f"expected-{step + 1}.pt")

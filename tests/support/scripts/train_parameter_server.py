@@ -112,7 +112,7 @@ optimizer = torch.optim.SGD(
         {"params": model.network.parameters(), "lr": 0.01, "momentum": 0.9},
     ]
 )
-server = se.ParameterServer(
+server = se.parameter_server.ParameterServer(
     model,
     optimizer,
     loss_of,

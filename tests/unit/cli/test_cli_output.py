@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -386,15 +387,26 @@ def test_prices_have_digits_that_tell_something(amount: float, told: str) -> Non
     assert usd(amount) == told
 
 
-@pytest.mark.parametrize("command", ["dump web", "interrupt web", "shell web", "forward web 80"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "dump web",
+        "interrupt web",
+        "shell web",
+        "shell web --forward 80",
+        "interrupt --plan drill.json",
+    ],
+)
 def test_of_several_clusters_one_is_named_by_the_option_that_names_it(
-    command: str, monkeypatch: pytest.MonkeyPatch
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("drill.json").write_text('[{"step": 1}]')
     monkeypatch.setattr(AwsTarget, "names", lambda place: ("hang", "web"))
     monkeypatch.setattr(find, "account", lambda *_: AwsTarget(Aws("us-east-1")))
     for line, told in (
         (command, "name one with --name: hang, web"),
-        ("cost", "name one: hang, web"),
+        ("report --cost", "name one: hang, web"),
     ):
         done = CliRunner().invoke(app, line.split())
         assert isinstance(done.exception, UsageError)

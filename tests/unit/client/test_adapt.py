@@ -14,6 +14,7 @@ from spotelastic.client.adapt import adapt as adapting
 from spotelastic.client.adapt.adapt import Adapted, adapted
 from spotelastic.client.adapt.new_script import TEXT
 from spotelastic.client.adapt.source import NotUnderstood
+from spotelastic.client.config.config_file import FILE
 from spotelastic.errors import UsageError
 
 SCRIPTS = Path(__file__).parents[2] / "support/scripts/plain_scripts"
@@ -208,12 +209,26 @@ def test_what_was_written_is_rehearsed(tmp_path: Path) -> None:
     assert of("plain_loop").as_told(backup, told)["notes"] == [*of("plain_loop").notes, *told]
 
 
-def test_a_new_script_is_python_and_never_overwrites_one(tmp_path: Path) -> None:
-    file = tmp_path / "train.py"
-    assert CliRunner().invoke(app, ["new-script", str(file)]).exit_code == 0
+def test_a_new_script_is_python_and_never_overwrites_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = Path("train.py")
+    assert CliRunner().invoke(app, ["init", "--example"]).exit_code == 0
     assert file.read_text() == TEXT.format(name=file)
     ast.parse(file.read_text())
-    again = CliRunner().invoke(app, ["new-script", str(file)])
+    assert 'script = "train.py"' in Path(FILE).read_text()
+    again = CliRunner().invoke(app, ["init", "--example"])
     assert isinstance(again.exception, UsageError) and "is there already" in str(again.exception)
-    other = CliRunner().invoke(app, ["new-script", str(tmp_path / "train")])
+    other = CliRunner().invoke(app, ["init", "--example", "train"])
     assert "ends with .py" in str(other.exception)
+
+
+def test_a_new_script_leaves_the_settings_that_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(FILE).write_text("min = 3\n")
+    assert CliRunner().invoke(app, ["init", "--example", "other.py"]).exit_code == 0
+    ast.parse(Path("other.py").read_text())
+    assert Path(FILE).read_text() == "min = 3\n"

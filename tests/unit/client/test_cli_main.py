@@ -14,8 +14,8 @@ from spotelastic.cli import main as main_module
 
 HEAVY = ("torch", "boto3", "botocore", "moto", "grpc", "pyetcd", "numpy", "s3fs")
 COMMANDS = (
-    *("up", "ls", "status", "logs", "events", "report", "cost", "stop", "restart", "scale"),
-    *("interrupt", "drill", "replay", "down", "run"),
+    *("up", "ls", "status", "logs", "events", "report", "stop", "restart", "scale"),
+    *("init", "doctor", "files", "shell", "interrupt", "replay", "down", "run"),
 )
 
 

@@ -144,7 +144,7 @@ def test_a_program_names_one_place_and_plans_no_pods(
     with pytest.raises(UsageError, match="give one"):
         client.find(kube=True, region="us-east-1")
     with pytest.raises(UsageError, match="set KUBECONFIG"):
-        client.list(kube=True)
+        client.clusters(kube=True)
     config = PodConfig("train.py", **NEEDED)
     with pytest.raises(UsageError, match="set KUBECONFIG"):
         client.up(config)

@@ -77,17 +77,30 @@ def test_all_that_shows_a_cluster_reads_what_it_has_left(
     shown = {
         "status": "taken down, its checkpoints stay: the same `spotelastic up` goes on from step",
         "events": "launch",
-        "cost": "node-hours",
+        "report --cost": "node-hours",
         "report": "taken down",
     }
     for look, text in shown.items():
-        assert command(monkeypatch, look, NAME, *where) == 0
+        assert command(monkeypatch, *look.split(), NAME, *where) == 0
         out, err = capsys.readouterr()
         assert f"{NAME} is gone: this is its last report" in err
         assert text in out
     page = tmp_path / "report.html"
     assert command(monkeypatch, "report", NAME, "--html", str(page), *where) == 0
     assert "This cluster is gone" in page.read_text() and "taken down" in page.read_text()
+
+
+@pytest.mark.parametrize("more", [(), ("--json",), ("--local",)])
+def test_cost_is_what_report_shows_of_it(
+    more: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(monkeypatch, "report", NAME, "--cost", *more) == 0
+    now = capsys.readouterr()
+    assert command(monkeypatch, "cost", NAME, *more) == 0
+    former = capsys.readouterr()
+    assert former.out == now.out != ""
+    note = "note: `spotelastic cost` is now `spotelastic report --cost`\n"
+    assert former.err == note + now.err
 
 
 def test_a_program_finds_it_too() -> None:

@@ -96,6 +96,8 @@ def test_one_field_brings_flag_key_variable_reference_and_difference(
 
 
 def test_its_help_stands_in_its_panel(copy: Path, tmp_path: Path) -> None:
-    told = run(copy, tmp_path, "-m", "spotelastic", "up", "--help")
+    told = run(copy, tmp_path, "-m", "spotelastic", "up", "--help", "checkpoints")
     panel = told.split("╭─ Checkpoints and failures ")[1].split("╰")[0]
     assert re.search(r"│ --nice +N \[x>=0\] +How much the script", panel)
+    first = run(copy, tmp_path, "-m", "spotelastic", "up", "--help")
+    assert "--nice" not in first.split("More options")[0]

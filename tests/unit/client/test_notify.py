@@ -1,4 +1,4 @@
-"""`spotelastic notify`, and that nothing of the client shows a URL."""
+"""`spotelastic doctor --notify`, and that nothing of the client shows a URL."""
 
 import json
 from pathlib import Path
@@ -34,7 +34,7 @@ def test_those_of_the_file_are_tried_and_told(
             f"notify = ['HOOK', '{dead}']\nenv-file = '.env'\n"
         )
         with pytest.raises(SystemExit) as ended:
-            raise SystemExit(run_command(["notify", "--json"]))
+            raise SystemExit(run_command(["doctor", "--notify", "--json"]))
     assert ended.value.code == 2
     told = capsys.readouterr()
     one, two = json.loads(told.out)
@@ -42,6 +42,12 @@ def test_those_of_the_file_are_tried_and_told(
     assert (two["receiver"], two["delivered"]) == ("2-json", False) and two["why"]
     assert hook.titles == ["spotelastic: this is a trial"]
     assert TOKEN not in told.out + told.err
+
+
+def test_urls_without_notify_are_a_mistake_that_shows_none(folder: Path) -> None:
+    with pytest.raises(UsageError, match="with --notify only") as caught:
+        run_command(["doctor", URL])
+    assert TOKEN not in str(caught.value)
 
 
 def test_nobody_to_tell_is_a_mistake() -> None:

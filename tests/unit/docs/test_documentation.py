@@ -122,13 +122,16 @@ def test_every_variable_that_is_read_is_listed_or_internal() -> None:
 
 def test_every_name_of_the_package_has_its_reference() -> None:
     api, client = ((REFERENCE / f"python-{page}.md").read_text() for page in ("api", "client"))
-    named = set(re.findall(r"^::: spotelastic\.(\w+)$", api + client, re.MULTILINE))
-    public = public_names(spotelastic)
-    assert {"Checkpointer", "launch", "up"} <= public
-    assert named | {"client"} == public
+    listed = set(re.findall(r"^::: ([\w.]+)$", api + client, re.MULTILINE))
+    named = {name.removeprefix("spotelastic.") for name in listed}
+    assert {name for name in named if "." not in name} | {"client"} == {*spotelastic.__all__}
+    for module in (spotelastic.dcp, spotelastic.parameter_server):
+        assert {f"{module.__name__}.{name}" for name in module.__all__} <= listed
+    table = api.partition("##")[0]
+    assert {*re.findall(r"`se\.(\w+)`", table)} == public_names(spotelastic)
     of_client = set(re.findall(r"^::: spotelastic\.client\.(\w+)$", client, re.MULTILINE))
-    of_client |= set(re.findall(r"^\| `(?:client|spotelastic)\.(\w+)`", client, re.MULTILINE))
-    elsewhere = {"Cluster", "JobConfig", "up", "SpotelasticError"}
+    of_client |= set(re.findall(r"^\| `client\.(\w+)`", client, re.MULTILINE))
+    elsewhere = {"JobConfig", "up", "SpotelasticError"}
     assert of_client | elsewhere == public_names(spotelastic.client)
 
 

@@ -30,10 +30,12 @@ def pages() -> list[Path]:
 
 
 def commands() -> dict[str, Any]:
-    """By what is typed after `spotelastic`: "up", "ckpt ls"."""
+    """By what is typed after `spotelastic`: "up", "ckpt ls". Former names are not shown."""
     root: Any = typer.main.get_command(app)
     found = {}
     for name, command in root.commands.items():
+        if command.hidden and name != "boot":
+            continue
         found[name] = typer.main.get_command(application()) if name == "run" else command
         for below, each in getattr(command, "commands", {}).items():
             found[f"{name} {below}"] = each

@@ -52,9 +52,9 @@ class JobForm(StrEnum):
 def render(form: JobForm, runtime: str, json: bool, **given: Any) -> None:
     """Print the manifests of a job, for `kubectl apply`: nothing is asked of a cluster.
 
-    The image has the script, its packages and spotelastic. Flags that are not given
-    are read from spotelastic.toml in this folder, those about pods from its table
-    kubernetes. Everything after the script is passed to the script.
+    The image has the script, its packages and spotelastic. Flags that are not
+    given are read from spotelastic.toml in this folder, those about pods from its
+    table kubernetes. Everything after the script is passed to the script.
 
     A secret is named, and never printed: its value is in a Secret of the cluster.
     """

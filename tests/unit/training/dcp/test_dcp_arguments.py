@@ -26,10 +26,10 @@ pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is")
 @pytest.mark.parametrize(
     ("stock", "ours"),
     [
-        (FileSystemWriter, se.CheckpointWriter),
-        (FsspecWriter, se.CheckpointWriter),
-        (FileSystemReader, se.CheckpointReader),
-        (FsspecReader, se.CheckpointReader),
+        (FileSystemWriter, se.dcp.CheckpointWriter),
+        (FsspecWriter, se.dcp.CheckpointWriter),
+        (FileSystemReader, se.dcp.CheckpointReader),
+        (FsspecReader, se.dcp.CheckpointReader),
     ],
 )
 def test_every_argument_of_the_stock_ones_is_taken(stock: type, ours: type, tmp_path: Path) -> None:
@@ -68,15 +68,15 @@ fsspec.register_implementation("locked", Locked)
 
 def test_storage_options_hold_for_every_path_of_a_writer_and_a_reader() -> None:
     state = {"weight": torch.arange(5.0)}
-    writer = se.CheckpointWriter("locked://run/1", token="right")
-    reader = se.CheckpointReader("locked://run/1", token="right")
+    writer = se.dcp.CheckpointWriter("locked://run/1", token="right")
+    reader = se.dcp.CheckpointReader("locked://run/1", token="right")
     for path in ("locked://run/1", "locked://run/2"):
         dcp.save(state, storage_writer=writer, checkpoint_id=path, no_dist=True)
         found = {"weight": torch.zeros(5)}
         dcp.load(found, storage_reader=reader, checkpoint_id=path, no_dist=True)
         assert found["weight"].equal(state["weight"])
     with pytest.raises(UsageError, match="a token is needed"):
-        se.CheckpointReader("locked://run/1").read_metadata()
+        se.dcp.CheckpointReader("locked://run/1").read_metadata()
 
 
 @pytest.mark.parametrize("anon", [True, False])
@@ -96,14 +96,14 @@ def test_options_of_s3_go_to_s3fs(anon: bool, monkeypatch: pytest.MonkeyPatch) -
 
 def test_what_would_be_ignored_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="a folder has no option endpoint_url"):
-        se.CheckpointReader(tmp_path, endpoint_url="http://here").read_metadata()
+        se.dcp.CheckpointReader(tmp_path, endpoint_url="http://here").read_metadata()
     with pytest.raises(UsageError, match="safetensors"):
-        se.CheckpointWriter(tmp_path, serialization_format=SerializationFormat.SAFETENSORS)
+        se.dcp.CheckpointWriter(tmp_path, serialization_format=SerializationFormat.SAFETENSORS)
 
 
 def test_each_load_has_an_id(tmp_path: Path) -> None:
-    dcp.save({"x": torch.ones(1)}, storage_writer=se.CheckpointWriter(tmp_path), no_dist=True)
-    reader = se.CheckpointReader(tmp_path)
+    dcp.save({"x": torch.ones(1)}, storage_writer=se.dcp.CheckpointWriter(tmp_path), no_dist=True)
+    reader = se.dcp.CheckpointReader(tmp_path)
     ids = []
     for _ in range(2):
         reader.reset()

@@ -13,9 +13,11 @@ from spotelastic.training.parameter_server.served_state import Label
 from spotelastic.training.parameter_server.server import newest_of, standby_of
 
 
-def served(model: nn.Module, **options: Any) -> se.ParameterServer:
+def served(model: nn.Module, **options: Any) -> se.parameter_server.ParameterServer:
     optimizer = torch.optim.SGD([*model.parameters(), torch.zeros(1)], lr=0.1)
-    return se.ParameterServer(model, optimizer, lambda model, _: model(torch.ones(1, 2)), **options)
+    return se.parameter_server.ParameterServer(
+        model, optimizer, lambda model, _: model(torch.ones(1, 2)), **options
+    )
 
 
 @pytest.mark.parametrize(
