@@ -40,8 +40,8 @@ def bucket_obstacle(aws: Aws, bucket: str, given: str) -> str:
         with calling(f"look at the encryption of {bucket}"):
             answer = aws.s3.get_bucket_encryption(Bucket=bucket)
         rules = answer["ServerSideEncryptionConfiguration"]["Rules"]
-        default = next(iter(rules), {}).get("ApplyServerSideEncryptionByDefault", {})
-        key = str(default.get("KMSMasterKeyID", ""))
+        defaults = [each.get("ApplyServerSideEncryptionByDefault", {}) for each in rules]
+        key = "".join(str(each.get("KMSMasterKeyID", "")) for each in defaults[:1])
         if not key or key.endswith("alias/aws/s3") or key == given:
             return ""
         if given and find_key(aws, key) == find_key(aws, given):
