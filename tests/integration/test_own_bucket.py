@@ -90,7 +90,7 @@ def test_a_bucket_of_ones_own_keeps_all_but_the_run(
     assert command(monkeypatch, *deletion, typed=f"{NAME}\n") == 0
     assert keys(place) == {"papers/draft.tex", other}
     assert uploads(place) == set()
-    assert command(monkeypatch, "down", NAME, "--delete-data", typed=f"{NAME}\n") == 0
+    assert command(monkeypatch, "down", NAME, "--delete-data", "--yes", typed="") == 0
     assert "nothing was found; if the cluster used your own bucket" in capsys.readouterr().out
 
 

@@ -157,6 +157,9 @@ def down(
             "--network", help="Remove the network that clusters share, once none is in it."
         ),
     ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Ask for nothing, also with --delete-data.")
+    ] = False,
     where: Where = None,
     region: Region = None,
 ) -> None:
@@ -174,7 +177,7 @@ def down(
         return
     if delete_data and name is None:
         raise UsageError("--delete-data: name the cluster whose checkpoints to delete")
-    if name is not None and _is_settled_here(name, where, delete=delete_data):
+    if name is not None and _is_settled_here(name, where, delete=delete_data, yes=yes):
         return
     target = find(where, region, note)
     if not delete_data:
@@ -182,7 +185,8 @@ def down(
     if delete_data and name is not None:
         at = target.account("--delete-data")
         data = at.data(name, bucket)
-        _confirm(data.run.cluster, and_others(data.url, regions_of(at, name)))
+        if not yes:
+            _confirm(data.run.cluster, and_others(data.url, regions_of(at, name)))
     try:
         target.down(name, say, keep_data=not delete_data, bucket=bucket)
     except UsageError:
@@ -190,9 +194,9 @@ def down(
             raise
 
 
-def _is_settled_here(name: str, where: bool | None, *, delete: bool) -> bool:
+def _is_settled_here(name: str, where: bool | None, *, delete: bool, yes: bool) -> bool:
     """Delete what a local cluster has left that ended with the local cloud, or tell of it; return
-    False if that is not meant.
+    False if that is not meant. `yes`: nothing is asked.
     """
     from spotelastic.client.targets import local_data
     from spotelastic.client.targets.find import left_here
@@ -201,7 +205,8 @@ def _is_settled_here(name: str, where: bool | None, *, delete: bool) -> bool:
     if found is None:
         return False
     if delete:
-        _confirm(found.run, str(found.folder))
+        if not yes:
+            _confirm(found.run, str(found.folder))
         local_data.delete(found, say)
     else:
         local_data.tell_gone(found, say)
