@@ -27,6 +27,7 @@ from spotelastic.aws.planning import (
     network_quotas,
     public_access,
     type_selection,
+    zone_traffic,
 )
 from spotelastic.aws.planning.disk_key import AccountKey
 from spotelastic.aws.planning.type_selection import Option, Requirement
@@ -125,6 +126,7 @@ def survey(
             *public_access.warnings(blocked, public=addresses[1] > 0),
             *disk_key.warnings(key),
             *filter(None, (of_disks.warning,)),
+            *(() if packed else zone_traffic.warnings(kinds, _nodes(job)[1], len(for_workers))),
             *partitions.about_prices(aws.region),
         ),
         obstacles=(
