@@ -136,8 +136,9 @@ def rows_of(build: str) -> int:
 def digest(parts: Parts) -> str:
     """All parameters and moments, whole. All ranks call it."""
     model, optimizer = get_state_dict(parts["model"], parts["optimizer"])
-    moments = [part for each in optimizer["state"].values() for part in each.values()]
-    whole = [
+    states: Any = optimizer["state"]
+    moments = [part for each in states.values() for part in each.values()]
+    whole: list[Any] = [
         tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
         for tensor in (*model.values(), *moments)
     ]

@@ -110,11 +110,11 @@ def main() -> None:
     names = {each.name for each in torch_names.NAMES}
     lacking(names | attributes())
     told = {"saved": same_after(folder / "store"), "rests": rests()}
-    told["each"] = {}
+    each: dict[str, list[object]] = {}
     for name in sorted(names | attributes()):
         lacking({name})
-        told["each"][name] = [same_in_slot(folder / "slot"), torch_names.problem()]
-    print(json.dumps(told))
+        each[name] = [same_in_slot(folder / "slot"), torch_names.problem()]
+    print(json.dumps(told | {"each": each}))
     sys.stdout.flush()
     os._exit(0)
 

@@ -54,7 +54,9 @@ class Authority:
     folder: Path
     own: Certificate = field(default_factory=lambda: make_authority("demo", NOW))
 
-    def write(self, name: str, subject: Subject = WORKER, now: datetime = NOW) -> tuple[Path, ...]:
+    def write(
+        self, name: str, subject: Subject = WORKER, now: datetime = NOW
+    ) -> tuple[Path, Path, Path]:
         return issue(self.own, subject, now).write(self.folder / name)
 
     def credentials(

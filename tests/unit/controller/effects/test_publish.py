@@ -13,7 +13,7 @@ from spotelastic.cloud.bucket import CURVE, EVENTS, STATUS
 from spotelastic.controller.effects.publisher import PROGRESS_EVERY, Account, Publisher
 from spotelastic.controller.etcd.etcd_mirror import Records
 from spotelastic.errors import Unavailable
-from spotelastic.model.job import Job
+from spotelastic.model.job import Job, JobState
 from spotelastic.model.progress import Event, Point, Status
 
 
@@ -42,7 +42,7 @@ class Bucket(MemoryBucket):
         return [msgspec.json.decode(data, type=Status).step for data in self.of(STATUS)]
 
 
-def at_step(step: int, state: str = "running") -> Account:
+def at_step(step: int, state: JobState = "running") -> Account:
     events = tuple(Event(float(n), "test", "") for n in range(step))
     points = tuple(Point(n, None, float(n)) for n in range(1, step + 1))
     return Account(Records(job=Job(state, 0.0, ""), events=events, points=points))

@@ -58,7 +58,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     NESTED = torch.nested.nested_tensor([torch.ones(1), torch.ones(2)])
 
-REFUSED = {
+REFUSED: dict[str, tuple[dict[Any, Any], str]] = {
     "two of one name": (
         {"a.b": torch.ones(1), "a": {"b": torch.ones(1)}},
         "would both be saved as",

@@ -35,7 +35,8 @@ def loop(*awaited: socket.socket) -> Iterator[None]:
     reads, writes = os.pipe()
     with select.epoll() as epoll:
         os.set_inheritable(epoll.fileno(), True)
-        for each in (reads, *awaited):
+        epoll.register(reads, select.EPOLLIN)
+        for each in awaited:
             epoll.register(each, select.EPOLLIN)
         try:
             yield
