@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -78,9 +79,9 @@ def is_gone(its: ProvidedCloud, name: str) -> bool:
     return not found or found[0] in GONE
 
 
-def received(queue: MessageQueue, wanted: Callable[[Delivery], bool]) -> Delivery:
+def received(queue: MessageQueue[Any], wanted: Callable[[Delivery[Any]], bool]) -> Delivery[Any]:
     """The message that is wanted; others are deleted."""
-    found: list[Delivery] = []
+    found: list[Delivery[Any]] = []
 
     def look() -> bool:
         for each in queue.receive(1):
@@ -260,7 +261,7 @@ def test_prices_are_known(its: ProvidedCloud) -> None:
 # -- messages ------------------------------------------------------------------------------------
 
 
-def warns(name: str) -> Callable[[Delivery], bool]:
+def warns(name: str) -> Callable[[Delivery[Any]], bool]:
     return lambda each: isinstance(each.content, SpotWarning) and each.content.instance == name
 
 
@@ -307,7 +308,7 @@ def test_commands_come_with_the_time_at_which_they_were_sent(its: ProvidedCloud)
     before = time.time()
     its.junk()
     its.send(command)
-    found: dict[Command | None, Delivery] = {}
+    found: dict[Command | None, Delivery[Any]] = {}
 
     def look() -> bool:
         for each in commands.receive(1):

@@ -116,7 +116,9 @@ def test_with_other_ranks_values_are_the_same_exactly() -> None:
 
 def test_with_other_ranks_a_value_may_be_rounded_and_a_hash_tells_nothing() -> None:
     allowed = compare.tolerance(PLAIN, ALONE)
-    near = line(2, 2.0, world=3, lr=0.1 + 1e-9, callbacks="another text, with a loss in it")
+    near = line(
+        2, 2.0, world=3, lr=0.1 + 1e-9, more={"callbacks": "another text, with a loss in it"}
+    )
     assert compare.of_other_ranks(PLAIN, ALONE, [near], allowed) == []
 
 

@@ -27,7 +27,7 @@ from spotelastic.cloud.events import (
     StateChange,
     Unknown,
 )
-from spotelastic.cloud.model import GroupMember, LaunchQuotas
+from spotelastic.cloud.model import GroupMember, InstanceState, LaunchQuotas
 from spotelastic.controller.decisions.decide import decide
 from spotelastic.controller.etcd.etcd_mirror import Mirror
 from spotelastic.controller.model.observation import (
@@ -360,7 +360,7 @@ def test_a_node_that_tells_that_it_prepares_is_waited_for_longer() -> None:
     [(True, "running", False), (False, "running", True), (True, "terminated", True)],
 )
 def test_a_drain_is_complete_when_the_agent_is_done_or_the_machine_gone(
-    registered: bool, state: str, completed: bool
+    registered: bool, state: InstanceState, completed: bool
 ) -> None:
     seen = replace(
         healthy("a", "b"),

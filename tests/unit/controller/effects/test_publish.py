@@ -67,7 +67,8 @@ def test_a_step_is_news_once_a_second_and_what_happens_is_at_once() -> None:
 def test_messages_of_others_are_no_news_and_are_told_with_the_next() -> None:
     bucket = Bucket()
     publisher = Publisher(bucket, lambda: "a", lambda: True, lambda: 100.0)
-    for count, state in enumerate(("running", "running", "succeeded")):
+    states: tuple[JobState, ...] = ("running", "running", "succeeded")
+    for count, state in enumerate(states):
         publisher.offer(replace(at_step(count, state), fates={"foreign": count}))
         bucket.wait(EVENTS, count + 1)  # so that it was looked at
     publisher.finish(timeout=PATIENT)
