@@ -29,6 +29,7 @@ from spotelastic.client.moving.move import MoveResult, move
 from spotelastic.client.moving.move_decision import MoveStep
 from spotelastic.client.targets.cloud_target import CloudTarget
 from spotelastic.client.targets.find import account, holding
+from spotelastic.client.targets.local_target import LocalTarget
 from spotelastic.errors import EnvironmentFailure, UsageError
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import Settings
@@ -91,14 +92,15 @@ def settled_move(there: BucketObjects) -> Interruption | None:
     """The report's row of the move, once training has gone on after it."""
     report = there.report()
     rows = report.interruptions if report is not None else ()
-    [row] = [row for row in rows if row.kind is InterruptionKind.MOVED] or [None]
+    moves: list[Interruption | None] = [r for r in rows if r.kind is InterruptionKind.MOVED]
+    [row] = moves or [None]
     return row if row is not None and row.pause_s is not None else None
 
 
 def trains(region: str, beyond: int) -> int:
     """The job's step, once it has made one beyond that; nothing of it is in the other region."""
     at = holding(home(), NAME, print)
-    assert isinstance(at, CloudTarget)
+    assert isinstance(at, LocalTarget)
     assert at.aws.region == region
     record = at.cluster(NAME)
 

@@ -150,7 +150,7 @@ def account(folder: Path, conditions: Conditions | None = None) -> Iterator[Auth
         all_machines = SlowInstances(
             in_force,
             agenda=agenda,
-            power=power,  # type: ignore[arg-type]
+            power=power,
             market=market,
             imds_port=0,
             emit=lambda event: events.put(bus, event, wall()),

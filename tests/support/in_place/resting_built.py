@@ -19,7 +19,7 @@ from support.in_place.resting_nodes import on_nodes
 from support.training.devices import BACKEND, DEVICE, begin, use
 from support.training.open_checkpointer import wait_for_slots
 from torch import nn
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed import TCPStore
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_state_dict,
@@ -112,7 +112,7 @@ def loss_of(parts: Parts, rows: torch.Tensor, size: int) -> torch.Tensor:
 
 def train(parts: Parts, rows: torch.Tensor, size: int) -> torch.Tensor:
     loss = loss_of(parts, rows, size)
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     parts["optimizer"].step()
     parts["optimizer"].zero_grad()
     parts["scheduler"].step()

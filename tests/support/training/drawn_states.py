@@ -99,7 +99,7 @@ ODD: dict[str, Make] = {
         torch.qint8,
     ),
     "two": lambda seed: TwoTensor(torch.full((2,), float(seed)), torch.ones(2)),
-    "zero": lambda _: torch._efficientzerotensor(3),  # type: ignore[attr-defined]
+    "zero": lambda _: torch._efficientzerotensor(3),
     "half complex": lambda _: torch.zeros(2, dtype=torch.complex32),
 }
 

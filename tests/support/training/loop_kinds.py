@@ -72,7 +72,7 @@ class Plain:
     def block(self, number: int) -> torch.Tensor:
         self.optimizer.zero_grad()
         loss = loss_of(self.model, self.batch(number))
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         self.happens()
         self.optimizer.step()
         return loss.detach()
@@ -92,7 +92,7 @@ class FusedWithScaler(Plain):
     def block(self, number: int) -> torch.Tensor:
         self.optimizer.zero_grad()
         loss = loss_of(self.model, self.batch(number))
-        self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        self.scaler.scale(loss).backward()
         self.happens()
         self.scaler.step(self.optimizer)
         self.scaler.update()
@@ -123,7 +123,7 @@ class TwoFrequencies(Plain):
 
     def block(self, number: int) -> torch.Tensor:
         loss = loss_of(self.model, self.batch(number))
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         self.happens()
         for optimizer, every in (self.optimizer, 1), (self.body, 4):
             if number % every == 0:
@@ -169,10 +169,10 @@ class Adversaries(Plain):
         batch = self.batch(number)
         self.optimizer.zero_grad()
         self.second.zero_grad()
-        loss_of(self.other, batch).backward()  # type: ignore[no-untyped-call]
+        loss_of(self.other, batch).backward()
         self.other.requires_grad_(False)
         loss = loss_of(self.model, batch)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         self.happens()
         self.optimizer.step()
         self.second.step()
@@ -204,7 +204,7 @@ class OwnOptimizer(Plain):
     def block(self, number: int) -> torch.Tensor:
         self.model.zero_grad()
         loss = loss_of(self.model, self.batch(number))
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         self.happens()
         for parameter in self.model.parameters():
             assert parameter.grad is not None
@@ -224,7 +224,7 @@ class ProbeOfOneRank(Plain):
         batch = super().batch(number)
         if dist.get_rank() == 0:
             self.own.zero_grad()
-            loss_of(self.probe, batch).backward()  # type: ignore[no-untyped-call]
+            loss_of(self.probe, batch).backward()
             self.own.step()
         return batch
 
@@ -257,7 +257,7 @@ class SwallowedError(Plain):
         self.optimizer.zero_grad()
         loss = loss_of(self.model, self.batch(number))
         with suppress(Exception):
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
         self.optimizer.step()
         return loss.detach()
 
@@ -268,7 +268,7 @@ class ReducedBefore(Plain):
     def block(self, number: int) -> torch.Tensor:
         self.optimizer.zero_grad()
         loss = loss_of(self.model, self.batch(number))
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         whole = loss.detach().clone()
         dist.all_reduce(whole)
         self.happens()
@@ -299,7 +299,7 @@ class Closures(Plain):
         def closure() -> torch.Tensor:
             self.optimizer.zero_grad()
             loss = loss_of(self.model, batch)
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             whole = loss.detach().clone()
             dist.all_reduce(whole)
             return whole
@@ -352,7 +352,7 @@ class AccumulatesOverBlocks(Plain):
 
     def block(self, number: int) -> torch.Tensor:
         loss = loss_of(self.model, self.batch(number))
-        (loss / 4).backward()  # type: ignore[no-untyped-call]
+        (loss / 4).backward()
         if number % 4 == 0:
             self.optimizer.step()
             self.optimizer.zero_grad()
@@ -418,7 +418,7 @@ class Samples(Plain):
     def __init__(self) -> None:
         super().__init__()
         self.data = torch.cat([rows(number) for number in range(4)])
-        self.sampler = self.state["data"] = se.ElasticSampler(self.data, ROWS)  # type: ignore[arg-type]
+        self.sampler = self.state["data"] = se.ElasticSampler(self.data, ROWS)
         self.batches: Any = None
 
     def batch(self, number: int) -> torch.Tensor:

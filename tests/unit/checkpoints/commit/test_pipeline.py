@@ -398,7 +398,7 @@ def test_what_was_sent_holds_no_slot_while_others_have_not_sent_theirs(save: Sav
         moved = asyncio.Event()
         with ThreadPoolExecutor(2) as pool:
             pipeline = Pipeline(
-                Incomplete,  # type: ignore[arg-type, return-value]
+                Incomplete,  # type: ignore[arg-type]
                 lambda event: None,
                 moved.set,
                 pool,

@@ -104,7 +104,7 @@ class Wrapped:
 
 def test_a_wrapped_sampler_knows_its_loader_and_a_copy_begins_anew() -> None:
     own = sampler()
-    batches = DataLoader(DATA, batch_sampler=Wrapped(own), num_workers=2)  # type: ignore[arg-type]
+    batches = DataLoader(DATA, batch_sampler=Wrapped(own), num_workers=2)
     for _ in batches:
         own.advance()
         copy.deepcopy(own).advance()
