@@ -9,7 +9,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -68,14 +70,18 @@ def instance(its: ProvidedCloud, name: str) -> Instance:
     return next(each for each in its.cloud.provider.instances() if each.id == name)
 
 
+def runs(its: ProvidedCloud, name: str) -> bool:
+    return instance(its, name).state == "running"
+
+
 def is_gone(its: ProvidedCloud, name: str) -> bool:
     found = [each.state for each in its.cloud.provider.instances() if each.id == name]
     return not found or found[0] in GONE
 
 
-def received(queue: MessageQueue, wanted: Callable[[Delivery], bool]) -> Delivery:
+def received(queue: MessageQueue[Any], wanted: Callable[[Delivery[Any]], bool]) -> Delivery[Any]:
     """The message that is wanted; others are deleted."""
-    found: list[Delivery] = []
+    found: list[Delivery[Any]] = []
 
     def look() -> bool:
         for each in queue.receive(1):
@@ -102,7 +108,7 @@ def test_a_group_launches_what_it_lacks(its: ProvidedCloud) -> None:
     assert group.subnets and set(group.subnets) <= set(group.offered)
     zones = {zone.name for zone in provider.zones(group.subnets)}
     for name in names:
-        until(lambda name=name: instance(its, name).state == "running", PATIENT)
+        until(partial(runs, its, name), PATIENT)
         found = instance(its, name)
         assert (found.role, found.spot) == ("worker", True)
         assert found.zone in zones or "zones" in its.lacks
@@ -164,7 +170,7 @@ def test_a_smaller_group_lets_as_many_go_as_it_has_too_many(its: ProvidedCloud) 
     assert its.staying() == {left}, "it has nothing to complete"
     for gone in before - {left}:
         provider.end((gone,))
-        until(lambda gone=gone: is_gone(its, gone), PATIENT)
+        until(partial(is_gone, its, gone), PATIENT)
     assert (its.group().desired, its.staying()) == (1, {left})
 
 
@@ -255,7 +261,7 @@ def test_prices_are_known(its: ProvidedCloud) -> None:
 # -- messages ------------------------------------------------------------------------------------
 
 
-def warns(name: str) -> Callable[[Delivery], bool]:
+def warns(name: str) -> Callable[[Delivery[Any]], bool]:
     return lambda each: isinstance(each.content, SpotWarning) and each.content.instance == name
 
 
@@ -302,7 +308,7 @@ def test_commands_come_with_the_time_at_which_they_were_sent(its: ProvidedCloud)
     before = time.time()
     its.junk()
     its.send(command)
-    found: dict[Command | None, Delivery] = {}
+    found: dict[Command | None, Delivery[Any]] = {}
 
     def look() -> bool:
         for each in commands.receive(1):
@@ -351,7 +357,7 @@ def test_a_changed_job_keeps_what_another_process_writes_meanwhile(its: Provided
     spec = JobSpec("demo", "run", "train.py", (), "c0de", Settings(1, 2), "s3://x/demo", ())
     kept = objects.get(JOB)
     objects.put(JOB, msgspec.json.encode(spec))
-    tries = []
+    tries: list[str] = []
 
     def change(found: JobSpec) -> JobSpec:
         if not tries:

@@ -1,6 +1,7 @@
 """A real etcd process: found, started, watched over and ended."""
 
 import contextlib
+import importlib.util
 import os
 import signal
 import socket
@@ -11,12 +12,18 @@ from pathlib import Path
 import pytest
 from support.processes.patience import PATIENT
 from support.processes.ports import HOST, held_ports
-from support.store.etcd_members import EtcdMember, wait_until
+from support.store.etcd_members import wait_until
 
 from spotelastic.errors import EnvironmentFailure, Unavailable
 from spotelastic.store.etcd import EtcdStore
 from spotelastic.store.etcd_server import process
-from spotelastic.store.etcd_server.process import MemberConfig, find_binary, find_leader, status
+from spotelastic.store.etcd_server.process import (
+    EtcdMember,
+    MemberConfig,
+    find_binary,
+    find_leader,
+    status,
+)
 
 
 def put_on_path(folder: Path, monkeypatch: pytest.MonkeyPatch, version: str) -> Path:
@@ -46,7 +53,7 @@ def test_a_missing_binary_is_one_clear_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(process.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(EnvironmentFailure, match="install etcd") as failure:
         find_binary()
     assert "\n" not in str(failure.value)

@@ -9,13 +9,12 @@ import pytest
 from support.clusters.memory_bucket import MemoryBucket
 from support.processes.patience import PATIENT
 from support.processes.ports import HOST, held_ports
-from support.store.etcd_members import EtcdMember
 
 from spotelastic.controller.etcd import snapshots
 from spotelastic.controller.etcd.generations import GENERATIONS, Generation
 from spotelastic.errors import EnvironmentFailure
 from spotelastic.store.etcd import EtcdStore
-from spotelastic.store.etcd_server.process import MemberConfig, find_binary
+from spotelastic.store.etcd_server.process import EtcdMember, MemberConfig, find_binary
 from spotelastic.store.etcd_server.snapshot import restore, take
 
 

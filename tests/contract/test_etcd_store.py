@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 from support.processes.tcp_proxy import Proxy
-from support.store.etcd_members import EtcdMember, wait_until
+from support.store.etcd_members import wait_until
 from support.store.watch_sinks import Recorder
 
 from spotelastic.errors import Unavailable
 from spotelastic.store.etcd import EtcdStore
+from spotelastic.store.etcd_server.process import EtcdMember
 from spotelastic.store.port import Compare, Put, StoredValue, WatchItem
 
 pytestmark = pytest.mark.usefixtures("no_leftover_threads")

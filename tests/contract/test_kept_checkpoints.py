@@ -83,7 +83,7 @@ def test_ckpt_lists_verifies_and_exports_it(
 def test_torch_loads_it_with_our_reader_and_without(stored: Path, expected: dict[str, Any]) -> None:
     folder = stored / "1" / f"step-{STEPS:08d}"
     for reader in (se.dcp.CheckpointReader(folder), dcp.FileSystemReader(folder)):
-        target = {
+        target: dict[str, Any] = {
             "model": {"weight": torch.zeros(2, 3), "bias": torch.zeros(2)},
             "optimizer": {"state": {"weight": {"exp_avg": torch.zeros(2, 3)}}},
         }

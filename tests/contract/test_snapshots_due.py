@@ -4,9 +4,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from support.clusters.memory_bucket import MemoryBucket
-from support.store.etcd_members import EtcdMember, wait_until
+from support.store.etcd_members import wait_until
 
 from spotelastic.controller.etcd.snapshots import EVERY, PREFIX, Snapshots
+from spotelastic.store.etcd_server.process import EtcdMember
 
 
 def times(bucket: MemoryBucket) -> list[int]:

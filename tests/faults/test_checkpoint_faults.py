@@ -310,7 +310,11 @@ def test_workers_seal_and_wait_at_an_agreed_step(tmp_path: Path) -> None:
         released: list[int] = []
         from threading import Thread
 
-        thread = Thread(target=lambda: (worker.step(3), released.append(3)))
+        def goes_to(number: int) -> None:
+            worker.step(number)
+            released.append(number)
+
+        thread = Thread(target=goes_to, args=(3,))
         thread.start()
         eventually(lambda: any(isinstance(e, Sealed) and e.waiting for e in events))
         assert not released
@@ -318,7 +322,7 @@ def test_workers_seal_and_wait_at_an_agreed_step(tmp_path: Path) -> None:
         thread.join(PATIENT)
         assert released == [3]
         worker.step(4)
-        thread = Thread(target=lambda: (worker.step(5), released.append(5)))
+        thread = Thread(target=goes_to, args=(5,))
         thread.start()
         eventually(lambda: sum(isinstance(e, Sealed) and e.waiting for e in events) == 2)
         # A new daemon finds the worker waiting; withdrawing lets it go on.

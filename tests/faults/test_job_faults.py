@@ -9,6 +9,7 @@ import shutil
 import signal
 import uuid
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -25,12 +26,22 @@ from support.store.etcd_members import EtcdCluster, wait_until
 from support.training import exactly
 from support.training.exactly import SCRIPT
 
+from spotelastic.rendezvous.view import RunState
 from spotelastic.store.etcd_server.process import EtcdMember, standalone
 
 pytestmark = pytest.mark.faults
 
 STEP_TIME = "0.05"
 FLAGS = ("--snapshot-every", "5", "--checkpoint-every", "10", "--max-restarts", "10")
+
+
+def is_later(number: int, state: RunState) -> bool:
+    """Whether a later round than that one is there."""
+    return state.round is not None and state.round.number > number
+
+
+def has_a_new_epoch(run: Run, than: Commit) -> bool:
+    return run.newest().epoch > than.epoch
 
 
 @pytest.fixture
@@ -94,7 +105,7 @@ def test_a_job_trains_on_while_its_object_store_is_away_and_commits_when_it_is_b
         for failures in (1, 2):
             seen = run.trains("a", "b", beyond=run.step() + 20)
             os.kill(run.nodes["b"].workers()[0], signal.SIGKILL)
-            run.wait(lambda s, n=seen.number: s.round and s.round.number > n, "a new round")
+            run.wait(partial(is_later, seen.number), "a new round")
             after = run.trains("a", "b", beyond=run.step())
             assert (after.resume.kind, after.number) == ("memory", before.number + failures)
             assert after.resume.step > away.step
@@ -251,14 +262,14 @@ def test_a_job_whose_etcd_forgets_goes_on_from_what_is_stored(
         os.kill(run.nodes["b"].workers()[0], signal.SIGKILL)
         for state in (copy, empty):
             newest = run.newest()
-            wait_until(lambda n=newest: run.newest().epoch > n.epoch, "a commit of a new round")
+            wait_until(partial(has_a_new_epoch, run, newest), "a commit of a new round")
             etcd.kill()
             shutil.rmtree(data)
             state.rename(data)
             etcd.start()
             etcd.wait(PATIENT)
         newest = run.newest()
-        wait_until(lambda: run.newest().epoch > newest.epoch, "a commit of a new round")
+        wait_until(partial(has_a_new_epoch, run, newest), "a commit of a new round")
         assert min(resumed_steps(run.nodes["a"].output)[1:]) >= first.step
         job.finishes("a", "b")
         job.check()

@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -76,7 +77,7 @@ class Struck:
                 self._thaw(each, node, pids[node], at)
         try:
             for _, node in told:
-                eventually(lambda node=node: self._row(node, at), f"a row of {node}")
+                eventually(partial(self._row, node, at), f"a row of {node}")
         except AssertionError as error:
             events = [e for e in self.trial.cluster.objects.events() if e.at >= at - 1.0]
             error.add_note("\n".join(f"{e.at:.2f} {e.kind} {e.node} {e.message}" for e in events))

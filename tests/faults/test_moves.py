@@ -20,6 +20,7 @@ from support.clusters.running_job import SAVES, TYPE, running_job
 from support.clusters.trial_cluster import NAME, Trial, eventually
 
 from spotelastic.aws.compute import autoscaling
+from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.client.cluster import Cluster
 from spotelastic.client.confirmation import agreed
 from spotelastic.client.moving import two_regions
@@ -27,7 +28,8 @@ from spotelastic.client.moving.carry_out import MovePolicy
 from spotelastic.client.moving.move import MoveResult, move
 from spotelastic.client.moving.move_decision import MoveStep
 from spotelastic.client.targets.cloud_target import CloudTarget
-from spotelastic.client.targets.find import find, holding
+from spotelastic.client.targets.find import account, holding
+from spotelastic.client.targets.local_target import LocalTarget
 from spotelastic.errors import EnvironmentFailure, UsageError
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import Settings
@@ -44,10 +46,10 @@ CHILD = f"""
 import sys
 from spotelastic.client.confirmation import agreed
 from spotelastic.client.moving.move import move
-from spotelastic.client.targets.find import find
+from spotelastic.client.targets.find import account
 region, back = sys.argv[1] or None, sys.argv[2] == "back"
 say = lambda line: print(line, flush=True)
-home = find(True, None, print)
+home = account(True, None, print)
 print(move(home, "{NAME}", region, back=back, confirm=agreed, say=say).text, flush=True)
 """
 FORWARD = [MoveStep.STOP, MoveStep.CLAIM, MoveStep.COPY, MoveStep.CLOSE, MoveStep.OPEN]
@@ -67,7 +69,7 @@ def moving_job(folder: Path) -> Iterator[Trial]:
 
 
 def home() -> CloudTarget:
-    return find(True, None, print)
+    return account(True, None, print)
 
 
 def moved(*, back: bool = False, region: str = WEST) -> MoveResult:
@@ -86,17 +88,19 @@ def killed(step: str, moment: str = "done", *, back: bool = False) -> None:
     assert child.returncode in ends, at
 
 
-def settled_move(there: CloudTarget) -> Interruption | None:
+def settled_move(there: BucketObjects) -> Interruption | None:
     """The report's row of the move, once training has gone on after it."""
     report = there.report()
     rows = report.interruptions if report is not None else ()
-    [row] = [row for row in rows if row.kind is InterruptionKind.MOVED] or [None]
+    moves: list[Interruption | None] = [r for r in rows if r.kind is InterruptionKind.MOVED]
+    [row] = moves or [None]
     return row if row is not None and row.pause_s is not None else None
 
 
 def trains(region: str, beyond: int) -> int:
     """The job's step, once it has made one beyond that; nothing of it is in the other region."""
     at = holding(home(), NAME, print)
+    assert isinstance(at, LocalTarget)
     assert at.aws.region == region
     record = at.cluster(NAME)
 

@@ -21,7 +21,7 @@ from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.client import commands
 from spotelastic.client.moving.two_regions import latest_of
 from spotelastic.client.targets.cloud_target import CloudTarget
-from spotelastic.client.targets.find import find
+from spotelastic.client.targets.find import account
 from spotelastic.cloud.bucket import MOVING
 from spotelastic.cloud.model import ALIVE
 from spotelastic.errors import UsageError
@@ -36,7 +36,7 @@ PATIENCE = 15.0
 
 
 def home() -> CloudTarget:
-    return find(True, None, print)
+    return account(True, None, print)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ Each job tells every step: what it computed is what a run without interruptions 
 import json
 import uuid
 from collections.abc import Set
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from spotelastic.aws.base.names import Names
 from spotelastic.aws.compute import worker_groups
 from spotelastic.aws.messaging import command_queue
 from spotelastic.model.job import Settings
-from spotelastic.model.progress import Interruption, Report, Status
+from spotelastic.model.progress import Event, Interruption, Report, Status
 from spotelastic.model.requests.command import Command
 
 pytestmark = pytest.mark.soak
@@ -149,14 +150,16 @@ def a_notice_is_withdrawn(trial: Trial, now: Status) -> str:
     return victim
 
 
+def is_told_of(victim: str, source: str, event: Event) -> bool:
+    return (event.node, event.data.get("source")) == (victim, source)
+
+
 def a_reboot_is_announced(trial: Trial, now: Status) -> str:
     """And the node is replaced ahead, because nothing else is missing."""
     victim = rank_0(now)
     trial.faults.schedule(victim, "system-reboot", 600.0)
     for source in ("imds", "sqs"):
-        trial.event(
-            "scheduled", lambda e, by=source: (e.node, e.data.get("source")) == (victim, by)
-        )
+        trial.event("scheduled", partial(is_told_of, victim, source))
     trial.event("scheduled", lambda e: e.node == victim and "is replaced ahead" in e.message)
     return victim
 

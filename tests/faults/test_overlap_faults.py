@@ -83,7 +83,7 @@ def test_a_process_that_dies_while_it_saves_beside_training_goes_on_from_a_whole
             newest += stage in ("slot-sealed", "slot-reported")
             assert job.newest.step == newest, stage
         assert job.run(newest + 2) == ENDED
-        assert job.newest.step == newest + 2
+        assert job.newest is not None and job.newest.step == newest + 2
 
 
 @pytest.mark.soak
@@ -104,4 +104,5 @@ def test_a_process_that_is_killed_at_any_moment_goes_on_from_a_whole_step(
                 process.wait(chance.uniform(0.0, 0.5))
             process.kill()
             assert job.ended(process) == KILLED
+        assert job.newest is not None
         assert job.run(job.newest.step + 1) == ENDED

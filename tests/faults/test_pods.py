@@ -19,6 +19,7 @@ from support.processes.patience import eventually
 
 from spotelastic.kubernetes.job_as_pods import PodJob
 from spotelastic.kubernetes.manifests import manifests
+from spotelastic.model.interval import Interval
 from spotelastic.model.job import Settings
 
 pytestmark = [pytest.mark.faults, pytest.mark.soak, pytest.mark.timeout(600)]
@@ -42,7 +43,9 @@ class PodStory:
             name=NAME,
             image="example.com/train:1",
             command=(str(SCRIPT), str(steps)),
-            settings=Settings(low, high, snapshot_every="20", checkpoint_every="100"),
+            settings=Settings(
+                low, high, snapshot_every=Interval(20), checkpoint_every=Interval(100)
+            ),
             storage=str(self._storage),
             grace=20,
         )
@@ -98,7 +101,7 @@ def test_an_evicted_pod_saves_first_and_its_replacement_joins_under_its_name(
     eventually(lambda: "Complete" in story.kube.conditions(NAME), "the job's success")
     assert len(story.sums()) == 1, "all workers end with the same parameters"
     status = story.kube.client.get(Job, NAME).status
-    assert not status.failed
+    assert status is not None and not status.failed
 
 
 def test_a_node_lost_without_a_notice_is_left_out_and_replaced(story: PodStory) -> None:

@@ -153,8 +153,8 @@ def test_only_saves_of_the_round_of_both_are_copied(tmp_path: Path) -> None:
         all_have(nodes, 9)
         for worker in workers:
             worker.client.close()
-        for node, info in with_wards(nodes, "r2", [Branch("r1", 3)]).items():
-            next(each for each in nodes if each.name == node).begin(info)
+        for name, info in with_wards(nodes, "r2", [Branch("r1", 3)]).items():
+            next(each for each in nodes if each.name == name).begin(info)
         again = workers_of(nodes, "r2")
         saved(again, 4)
         all_have(nodes, 4)

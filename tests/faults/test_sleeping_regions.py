@@ -3,7 +3,7 @@
 The control nodes act with their own rights, which the local cloud enforces.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from support.clusters.running_job import STEP_TIME, TYPE
 from support.clusters.trial_cluster import NAME, eventually, nothing_is_left
+from support.places import TESTS
 from support.training import exactly
 
 from spotelastic import JobConfig
@@ -30,7 +31,7 @@ from spotelastic.model.progress import Status
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(600)]
 
 EAST, WEST = "us-east-1", "us-west-2"
-SAVES = {"snapshot_every": 5, "checkpoint_every": 20}
+SAVES: Mapping[str, Any] = {"snapshot_every": 5, "checkpoint_every": 20}
 SCRIPT = """
 import pathlib, sys, time
 while not pathlib.Path(sys.argv[1]).exists():
@@ -125,7 +126,7 @@ def test_a_job_that_moves_by_itself_is_followed_and_leaves_nothing_when_it_has_e
     cluster = up(
         folder,
         args=(str(folder), STEP_TIME),
-        env={"PYTHONPATH": str(exactly.TESTS)},
+        env={"PYTHONPATH": str(TESTS)},
         region_patience="8s",
         linger="10s",  # so that the last status is told
         **SAVES,

@@ -57,7 +57,9 @@ def test_an_adapted_script_goes_on_where_it_was_killed(name: str, tmp_path: Path
     folder = tmp_path / "killed"
     folder.mkdir()
     told = trained(script, folder, WORKERS.get(name, 1), FATAL)
-    lives = {int(file.name.split("-")[1]): [] for file in folder.glob("steps-*")}
+    lives: dict[int, list[int]] = {
+        int(file.name.split("-")[1]): [] for file in folder.glob("steps-*")
+    }
     for file in sorted(folder.glob("steps-*"), key=lambda file: file.stat().st_mtime):
         lives[int(file.name.split("-")[1])].append(file.stat().st_size)
     assert set(lives) == set(range(WORKERS.get(name, 1)))

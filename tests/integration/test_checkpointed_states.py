@@ -120,7 +120,12 @@ def test_a_save_of_an_unchanged_layout_asks_nobody_for_a_state_dict(
         (derived, "flat_state"),
     ):
         monkeypatch.setattr(module, name, counted(module, name))
-    monkeypatch.setattr(Ranks, "gather", lambda _, value: asked.append("gather") or [value])
+
+    def gather(ranks: Ranks, value: object) -> list[object]:
+        asked.append("gather")
+        return [value]
+
+    monkeypatch.setattr(Ranks, "gather", gather)
     state = make()
     with se.Checkpointer(state, storage=str(tmp_path), snapshot_every=1) as checkpoint:
         checkpoint.step(1, loss=one_step(state))
@@ -134,13 +139,13 @@ def test_a_save_of_an_unchanged_layout_asks_nobody_for_a_state_dict(
 class Notes:
     """Says in its state what names with dots in them cannot: kinds of keys, what is empty."""
 
-    def __init__(self, state: dict[str, Any]) -> None:
+    def __init__(self, state: dict[Any, Any]) -> None:
         self.state = state
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[Any, Any]:
         return self.state
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[Any, Any]) -> None:
         self.state = state
 
 
@@ -340,7 +345,7 @@ def test_another_state_is_refused_with_what_to_do_and_left_as_it_is(tmp_path: Pa
 def test_an_optimizer_of_another_class_is_told(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def made(kind: type[torch.optim.Optimizer]) -> dict[str, Any]:
+    def made(kind: type[torch.optim.Adam | torch.optim.SGD]) -> dict[str, Any]:
         model = nn.Linear(2, 2)
         return {"model": model, "optimizer": kind(model.parameters())}
 
@@ -356,7 +361,7 @@ def test_what_is_compiled_within_an_activation_checkpoint_has_the_same_names(
 ) -> None:
     def made(*, compiled: bool) -> dict[str, Any]:
         inner = nn.Linear(2, 2)
-        part = torch.compile(inner) if compiled else inner
+        part: Any = torch.compile(inner) if compiled else inner
         model = nn.Sequential(checkpoint_wrapper(part))
         return {"model": model, "optimizer": torch.optim.SGD(model.parameters(), momentum=0.9)}
 

@@ -263,8 +263,8 @@ def test_a_step_whose_record_is_broken_still_restores_and_verify_finds_it(tmp_pa
 
 def test_a_save_now_is_committed_whatever_the_schedule_says(tmp_path: Path) -> None:
     state = make()
-    options = {"snapshot_every": 0, "checkpoint_every": 0}
-    with se.Checkpointer(state, storage=str(tmp_path), **options) as checkpoint:
+    never: dict[str, Any] = {"snapshot_every": 0, "checkpoint_every": 0}
+    with se.Checkpointer(state, storage=str(tmp_path), **never) as checkpoint:
         checkpoint.restore()
         with pytest.raises(UsageError, match="before checkpoint"):
             checkpoint.save()

@@ -36,7 +36,7 @@ from spotelastic.cli.commands import ckpt as commands
 from spotelastic.cli.commands import ckpt_target
 from spotelastic.model.counting import size
 
-STATE = {
+STATE: dict[str, Any] = {
     "model": {
         "rows": torch.arange(24.0).view(6, 4),
         "columns": torch.arange(30, dtype=torch.bfloat16).view(5, 6),

@@ -39,7 +39,7 @@ AS_BEFORE = ("--name", "demo", "--deadline", "8h", "--metrics-port", str(METRICS
 
 
 def user(folder: Path, program: list[str] = PROGRAM, **variables: str) -> Terminal:
-    return Terminal(folder, program, **({"API": SECRET} | variables))
+    return Terminal(folder, program, None, **({"API": SECRET} | variables))
 
 
 @pytest.fixture(scope="module")
@@ -175,8 +175,8 @@ def test_up_again_changes_nothing_and_shows_the_job_again(terminal: Terminal) ->
 
 def test_a_plan_says_what_would_change_and_changes_nothing(terminal: Terminal) -> None:
     flags = ("--min", "1", "--max", "4", "--linger", "2h", "--name", "demo")
-    other = ("--max-cost", "5", "--on-demand", "base=1", "--read", "s3://data/train", "--gang")
-    other += ("--max-price", "0.001")
+    other = ["--max-cost", "5", "--on-demand", "base=1", "--read", "s3://data/train", "--gang"]
+    other += ["--max-price", "0.001"]
     told = terminal("up", "--local", "--plan", *flags, *other, *SECRETS, "train.py", *SCRIPT_ARGS)
     assert told.returncode == 0, told.stderr
     assert (

@@ -1,6 +1,7 @@
 """etcd members whose instances and disks are lost, on the local cloud with real etcd and TLS."""
 
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -147,7 +148,7 @@ def lose(trial: Trial, *members: str) -> None:
         ec2.delete_volume(VolumeId=disk)
         trial.faults.kill(instance)
     for member, instance in lost.items():
-        eventually(lambda m=member, i=instance: gone_and_replaced(trial, i, m), member)
+        eventually(partial(gone_and_replaced, trial, instance, member), member)
 
 
 def generation(trial: Trial) -> Generation:

@@ -8,6 +8,7 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.aws.cluster_requests import changed
@@ -75,7 +76,7 @@ def hook() -> Iterator[Webhook]:
 @pytest.fixture
 def trial(tmp_path: Path, hook: Webhook) -> Iterator[Trial]:
     """Its deadline is near, of which people are told."""
-    more = {
+    more: dict[str, Any] = {
         "env": {"SPOTELASTIC_LOG_FORMAT": "json"},
         "notify": {"1-json": hook.url},
         "capacity": Capacity(deadline=wall() + 3000.0, within=36000.0),

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections import OrderedDict
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +149,7 @@ def test_async_save_copies_before_it_returns_and_reuses_its_memory(
         folder = tmp_path / str(number)
         future = dcp.async_save(state, storage_writer=writer, checkpoint_id=folder)
         state["model"]["weight"].zero_()
+        assert isinstance(future, Future)
         future.result()
         assert equal(load(FileSystemReader(folder)), make(number))
     assert len(writer.copies) == 1
@@ -186,7 +188,7 @@ def test_async_save_in_a_process_of_its_own(tmp_path: Path) -> None:
         timeout=2 * PATIENT,
     )
     for step in (1, 2):
-        found = {"weight": torch.zeros(1000), "step": 0}
+        found: dict[str, Any] = {"weight": torch.zeros(1000), "step": 0}
         dcp.load(found, storage_reader=FileSystemReader(tmp_path / str(step)), no_dist=True)
         assert found["step"] == step
         assert found["weight"].equal(torch.full((1000,), float(step)))
@@ -294,6 +296,7 @@ def test_metadata_is_read_as_stock_reads_it(tmp_path: Path) -> None:
     save(state, FileSystemWriter(tmp_path))
     stock, ours = FileSystemReader(tmp_path), se.dcp.CheckpointReader(tmp_path)
     wanted, found = stock.read_metadata(), ours.read_metadata()
+    assert found.storage_meta is not None and wanted.storage_meta is not None
     found.storage_meta.load_id = wanted.storage_meta.load_id
     assert found == wanted
 
@@ -305,7 +308,7 @@ def test_metadata_of_torch_2_2_is_read(tmp_path: Path) -> None:
     metadata = pickle.loads(file.read_bytes())
     for stored in metadata.state_dict_metadata.values():
         if isinstance(stored, TensorStorageMetadata):
-            properties = sharded_tensor.TensorProperties(**vars(stored.properties))
+            properties: Any = sharded_tensor.TensorProperties(**vars(stored.properties))
             stored.properties = properties
     file.write_bytes(pickle.dumps(metadata))
     assert b"MEM_FORMAT_ENCODING" in file.read_bytes() and b"_MEM_F" not in file.read_bytes()

@@ -6,6 +6,7 @@ import tarfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -57,7 +58,7 @@ def left(node: str) -> bytes:
     return archive([("node.json", b'{"why": "it ended"}'), ("../../evil", b"x")], 1.0)
 
 
-def dump(it: DumpSource, folder: Path, node: str | None = None, **options: float) -> Dump:
+def dump(it: DumpSource, folder: Path, node: str | None = None, **options: Any) -> Dump:
     return collect.collect(it, node, folder / "dump.tar.gz", said.append, **options)
 
 

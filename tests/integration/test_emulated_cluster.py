@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from lightkube import ApiError
+from lightkube.models.coordination_v1 import LeaseSpec
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.apps_v1 import Deployment
 from lightkube.resources.batch_v1 import Job
@@ -191,7 +192,9 @@ def test_a_deployment_keeps_its_pods_and_replaces_them_with_its_template(kube: K
 
 
 def test_only_one_of_two_takes_a_lease(kube: Kube) -> None:
-    made = kube.client.create(Lease(metadata=ObjectMeta(name="l"), spec={"holderIdentity": "a"}))
+    made = kube.client.create(
+        Lease(metadata=ObjectMeta(name="l"), spec=LeaseSpec(holderIdentity="a"))
+    )
     made.spec.holderIdentity = "b"
     kube.client.replace(made)
     made.spec.holderIdentity = "c"

@@ -71,7 +71,7 @@ class Script:
     def step(self) -> torch.Tensor:
         self.optimizer.zero_grad()
         loss: torch.Tensor = self.model(torch.randn(2, 3)).square().mean()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         self.optimizer.step()
         if self._place == "step":
             self.scheduler.step(*self._steps_by)

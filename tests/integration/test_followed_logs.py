@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import msgspec
 import pytest
@@ -19,6 +20,7 @@ from spotelastic.client.targets.aws_target import AwsTarget
 from spotelastic.clock import wall
 from spotelastic.cloud.bucket import STATUS
 from spotelastic.errors import UsageError
+from spotelastic.model.job import JobSpec
 from spotelastic.model.progress import Status
 
 NAME = "quokka"
@@ -115,14 +117,17 @@ def test_a_cluster_that_is_gone_has_its_logs_whoever_took_it_down(
     assert group["retentionInDays"] == log_group.KEPT_DAYS
 
 
+def later(seconds: float, job: JobSpec) -> JobSpec:
+    return replace(job, born_at=job.born_at + seconds)
+
+
 def test_logs_of_an_earlier_cluster_stay_apart_and_can_be_chosen(cluster: ClusterRecord) -> None:
-    made = []
+    made: list[ClusterRecord] = []
     for number, line in enumerate(("of the first", "of the second", "of the third")):
         if made:
             teardown.delete(NAME, aws=cluster.aws)
             cluster = clusters.create(request(NAME), lambda _: None, cluster.aws)
-        created = cluster.spec.born_at + 60.0 * number
-        made.append(clusters.change(cluster, lambda job, at=created: replace(job, born_at=at)))
+        made.append(clusters.change(cluster, partial(later, 60.0 * number)))
         write(made[-1], "i-1/rank-0", line)
     newest = made[-1]
     assert all_of(newest) == ["i-1 rank 0: of the third"]

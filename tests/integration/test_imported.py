@@ -31,7 +31,11 @@ def with_two_groups(model: nn.Module) -> torch.optim.Optimizer:
     """In another order than the model's, so that numbers are not those of the model."""
     biases = [p for name, p in model.named_parameters() if name.endswith("bias")]
     weights = [p for name, p in model.named_parameters() if name.endswith("weight")]
-    return torch.optim.AdamW([{"params": biases, "weight_decay": 0.0}, {"params": weights}], lr=0.1)
+    groups: list[dict[str, Any]] = [
+        {"params": biases, "weight_decay": 0.0},
+        {"params": weights},
+    ]
+    return torch.optim.AdamW(groups, lr=0.1)
 
 
 def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> None:

@@ -173,7 +173,7 @@ def test_a_function_without_a_file_is_refused_where_no_package_can_send_it(tmp_p
     [
         (lambda: 1, "<lambda> cannot be sent to workers"),
         (partial(max, key=lambda pair: pair), "max cannot be sent to workers"),
-        (partial(fail_on_1, threading.Lock()), "cannot pickle '_thread.lock'"),
+        (partial(asyncio.iscoroutine, threading.Lock()), "cannot pickle '_thread.lock'"),
         ("train.py", "'train.py' is not a function"),
         (asyncio.sleep, "sleep is a coroutine"),
     ],

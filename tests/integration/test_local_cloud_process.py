@@ -116,6 +116,7 @@ def test_what_a_terminated_instance_started_ends_with_it(laptop: Laptop) -> None
     assert line.startswith(f"at {laptop.info.endpoint} {laptop.info.folder}/instances/{name}/home")
     assert "AWS_ACCESS_KEY_ID" not in line
     terminate(laptop, name)
+    assert found is not None
     assert not any(processes.started_at(process.pid) for process in found)
 
 

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ from spotelastic.local.iam.authority import Authority
 from spotelastic.model.job import AccountDemands
 from spotelastic.model.requests.command import Command
 
-Policy = dict[str, Any]
+Policy = Mapping[str, Any]
 OURS, THEIRS = "quokka", "wombat"
 READ = folders("read", ["s3://datasets/train"])
 WRITE = folders("write", ["s3://results/ours/"])
@@ -231,7 +231,8 @@ def test_a_worker_stores_an_environment_once_and_nobody_elses(
         with pytest.raises((ClientError, S3UploadFailedError), match="AccessDenied"):
             act(session.client("s3"))
     assert objects.get(name) == first.read_bytes()
-    assert objects.create(f"{name}.building", b"one") and objects.delete(f"{name}.building") is None
+    assert objects.create(f"{name}.building", b"one")
+    objects.delete(f"{name}.building")
 
 
 def test_the_folders_that_were_named_are_read_or_written_and_nothing_else(

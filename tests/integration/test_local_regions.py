@@ -1,6 +1,7 @@
 """Regions of the local cloud: what one has, the others do not."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -55,7 +56,7 @@ def test_groups_of_one_name_in_two_regions_have_instances_of_their_own(info: Clo
     its = {}
     for region in (HOME, OTHER):
         make_group(info, region)
-        its[region] = until(lambda region=region: in_service(info, region))
+        its[region] = until(partial(in_service, info, region))
         found = client(info, "ec2", region).describe_instances()["Reservations"]
         assert [i["InstanceId"] for r in found for i in r["Instances"]] == its[region]
     assert its[HOME] != its[OTHER]

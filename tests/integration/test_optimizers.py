@@ -195,7 +195,7 @@ def test_numbered_parameters_in_another_order_are_refused(tmp_path: Path) -> Non
     step(model, optimizer)
     with se.Checkpointer({"model": model, "optimizer": optimizer}, storage=str(tmp_path)) as begun:
         begun.step(1)
-    again = torch.compile(linear())
+    again: Any = torch.compile(linear())
     groups = [{"params": [p], "lr": 0.1 * n} for n, p in enumerate(again.parameters())]
     for order in groups, groups[::-1]:
         other = Moving([dict(group) for group in order], momentum=0.9)
@@ -266,7 +266,9 @@ def group(tmp_path: Path) -> Iterator[None]:
 def test_an_optimizer_of_two_sharded_models_goes_on(tmp_path: Path, group: None) -> None:
     def make() -> tuple[nn.Module, nn.Module, torch.optim.Optimizer]:
         torch.manual_seed(0)
-        body, head = fully_shard(nn.Linear(2, 4)), fully_shard(nn.Linear(4, 1))
+        body, head = nn.Linear(2, 4), nn.Linear(4, 1)
+        for each in body, head:
+            fully_shard(each)
         return body, head, torch.optim.AdamW([*body.parameters(), *head.parameters()])
 
     def advance(body: nn.Module, head: nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -323,7 +325,8 @@ def test_state_that_is_not_shaped_as_its_sharded_parameter_stays_sharded(
 ) -> None:
     def make() -> dict[str, Any]:
         torch.manual_seed(0)
-        model = fully_shard(nn.Linear(4, 8, bias=False))
+        model = nn.Linear(4, 8, bias=False)
+        fully_shard(model)
         return {"model": model, "optimizer": kind(model.parameters(), lr=0.1)}
 
     def advance(state: dict[str, Any]) -> None:

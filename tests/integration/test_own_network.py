@@ -84,4 +84,8 @@ def test_what_keeps_nodes_from_working_is_seen_in_the_routes(own: Own) -> None:
     found = existing_vpc.look(own.aws, own.vpc, (own.beside, *own.subnets[1:]))
     private, public = found.subnets[:2]
     assert (private.way_out, private.public, private.endpoints) == ("", False, frozenset())
-    assert (public.way_out[:4], public.public, public.endpoints) == ("igw-", True, {"s3"})
+    assert (public.way_out[:4], public.public, public.endpoints) == (
+        "igw-",
+        True,
+        frozenset({"s3"}),
+    )

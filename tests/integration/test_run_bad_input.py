@@ -121,8 +121,8 @@ def listener() -> Iterator[str]:
 
 @contextlib.contextmanager
 def tls_member(folder: Path, ports: tuple[int, int], tls: TlsFiles) -> Iterator[EtcdMember]:
-    at = [f"127.0.0.1:{port}" for port in ports]
-    config = MemberConfig("m", folder / "data", *at, fsync=False, tls=tls)
+    ours, among = (f"127.0.0.1:{port}" for port in ports)
+    config = MemberConfig("m", folder / "data", ours, among, fsync=False, tls=tls)
     with EtcdMember(config, log=folder / "log") as member:
         member.start()
         member.wait(PATIENT)

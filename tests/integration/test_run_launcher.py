@@ -192,8 +192,8 @@ def test_nodes_meet_where_no_etcd_is(backend: str, port: int, other: int, tmp_pa
         way = ["--rdzv-backend", "embedded", "--rdzv-endpoint", f"https://localhost:{port}"]
         ways = [[*way, "--rdzv-conf", conf]] * 2
     else:
-        conf = ["--master-port", str(port), "--rdzv-conf", f"etcd_port={other}"]
-        ways = [["--node-rank", str(n), *conf] for n in (0, 1)]
+        way = ["--master-port", str(port), "--rdzv-conf", f"etcd_port={other}"]
+        ways = [["--node-rank", str(n), *way] for n in (0, 1)]
     nodes = [start([*flags, *way, "reduce.py"], tmp_path) for way in reversed(ways)]
     ended = [finish(node) for node in nodes]
     assert [code for code, _, _ in ended] == [0, 0], ended

@@ -83,8 +83,13 @@ def test_nothing_that_costs_money_is_made_unasked(laptop: Laptop) -> None:
     assert "creating numbat costs money, up to " in str(refused.value)
     assert str(refused.value).endswith(" USD an hour: pass yes=True if that is meant")
     asked: list[client.ConfirmationRequest] = []
+
+    def refuse(about: client.ConfirmationRequest) -> bool:
+        asked.append(about)
+        return False
+
     with laptop.trial(), pytest.raises(client.NotConfirmed, match=r"^nothing was created$"):
-        spotelastic.up(new(), confirm=lambda about: bool(asked.append(about)))
+        spotelastic.up(new(), confirm=refuse)
     assert [each.about for each in asked] == ["price"]
     assert not any(".Create" in call or ".Put" in call for call in laptop.calls)
 

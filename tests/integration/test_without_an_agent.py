@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -110,7 +111,7 @@ def torchrun(folder: Path, stop: int = 0) -> Iterator[Torchrun]:
     script = folder / "train.py"
     script.write_text(TRAIN)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", str(WORLD), script]
+    command += ["--nproc-per-node", str(WORLD), str(script)]
     with (folder / "errors").open("ab") as errors:
         process = subprocess.Popen(
             [*command, str(folder / "store"), str(STEPS), str(stop)],
@@ -321,7 +322,7 @@ def test_a_last_step_is_committed_by_ranks_that_have_left_their_group(
     told = left(4)
     assert told.returncode == 0, told.stderr
     assert committed(tmp_path) == 3
-    state = {"t": torch.zeros(4), "step": 0}
+    state: dict[str, Any] = {"t": torch.zeros(4), "step": 0}
     with se.Checkpointer(state, storage=str(tmp_path / "store")) as checkpoint:
         assert checkpoint.restore() == 3
     assert (state["step"], state["t"].tolist()) == (3, [3.0] * 4)

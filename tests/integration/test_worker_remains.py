@@ -148,7 +148,7 @@ def test_a_mark_ends_only_those_that_carry_it(tmp_path: Path) -> None:
     try:
         for process in started:  # an exec that has just succeeded shows no variables yet
             variables = Path(f"/proc/{process.pid}/environ")
-            wait_until(lambda of=variables: of.read_bytes(), "it has its variables")
+            wait_until(variables.read_bytes, "it has its variables")
         assert end_marked({"STATE": mine[:-1]}, 0.0) == []
         assert all(process.poll() is None for process in started)
         end_marked({"STATE": mine}, 0.0)

@@ -1,5 +1,7 @@
 """Who is named for a round in which workers failed, in virtual time."""
 
+from functools import partial
+
 import pytest
 from support.simulation.virtual_cluster import World
 
@@ -52,6 +54,10 @@ def test_the_end_of_a_job_names_the_worker_that_failed() -> None:
     assert world.violations() == []
 
 
+def goes_on_or_ends(world: World, rounds: int) -> bool:
+    return world.done or len(world.started) > rounds
+
+
 SHAPES = "RuntimeError: mat1 and mat2 shapes cannot be multiplied"
 
 
@@ -68,10 +74,10 @@ def before_a_first_step(slow: float, attached: bool) -> World:
         world.run(lambda: node.local.workers is not None and bool(node.processes.ranks), 5)
         if attached:
             node.post(events.WorkerAttached())
-        world.run(lambda until=world.now + slow: world.now >= until, slow + 2)
+        world.passes(slow)
         assert len(world.started) == count and not world.done
         node.worker_exits(world.started[-1].incarnation, 1)
-        world.run(lambda at=count: world.done or len(world.started) > at, 10)
+        world.run(partial(goes_on_or_ends, world, count), 10)
     return world
 
 
@@ -100,7 +106,7 @@ def test_what_may_pass_does_not(message: str) -> None:
     for name in ("n0", "n1"):
         world.add(name)
     for count in range(1, restarts.CRASH_LOOP - 4):
-        world.run(lambda at=count: len(world.started) == at, 60)
+        world.begins(count, 60)
         world.run(lambda: world.nodes["n0"].local.workers is not None, 5)
         world.nodes["n0"].message = message
         world.nodes["n0"].worker_exits(world.started[-1].incarnation, 1)

@@ -40,7 +40,7 @@ def test_a_node_that_comes_joins_when_the_script_has_another_checkpointer() -> N
     for node in world.nodes.values():
         node.post(LeftCheckpointer())
     world.add("n2")
-    world.run(lambda until=world.now + 10: world.now >= until, 20)
+    world.passes(10)
     assert len(world.started) == 1
     for name in ("n0", "n1"):
         world.nodes[name].post(WorkerAttached())

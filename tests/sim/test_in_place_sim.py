@@ -347,7 +347,7 @@ def test_rounds_without_a_new_step_end_in_new_processes() -> None:
     world.nodes["n1"].processes.rank.exits(1)
     ways = []
     for number in range(2, 7):
-        world.run(lambda number=number: len(world.started) == number, 60)
+        world.begins(number, 60)
         ways.append(world.started[-1].in_place)
         until(world, "meeting", "n1").breaks()
     assert ways == ["keep", *["restore"] * 3, ""], "the first one came after new steps"

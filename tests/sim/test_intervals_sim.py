@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from spotelastic_checkpoints.types import Schedule
 from support.simulation.virtual_cluster import World
-from support.simulation.virtual_training import STEP
+from support.simulation.virtual_training import STEP, Training
 
 from spotelastic.model.interval import Interval
 from spotelastic.model.job import Settings
@@ -40,7 +40,8 @@ def test_intervals_are_measured_and_change_without_a_new_round() -> None:
     step = world.step()
     world.run(lambda: world.step() > step + 50, 30)
     [round_] = world.started
-    assert world.trainings[round_.incarnation].schedule == schedule, "on all ranks"
+    training = world.trainings[round_.incarnation]
+    assert isinstance(training, Training) and training.schedule == schedule, "on all ranks"
     assert world.violations() == []
 
 

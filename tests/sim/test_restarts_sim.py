@@ -1,6 +1,7 @@
 """A script that fails again and again, in virtual time: pauses, the budget, the crash loop."""
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from support.simulation.virtual_cluster import World
@@ -33,6 +34,10 @@ def crash(world: World, until: Callable[[], bool], message: str = "") -> float:
 def restart(world: World, message: str = "") -> float:
     count = len(world.started)
     return crash(world, lambda: len(world.started) > count, message)
+
+
+def goes_on_or_ends(world: World, rounds: int) -> bool:
+    return world.done or len(world.started) > rounds
 
 
 def test_the_first_restart_is_at_once_and_the_next_ones_wait_ever_longer() -> None:
@@ -90,10 +95,10 @@ def test_a_node_that_answers_late_is_no_excuse_for_a_script_that_fails() -> None
     slow = world.nodes["n1" if prompt == "n0" else "n0"]
     while not world.done and failures < 10:
         slow.lag = 0.5
-        node, current = world.nodes[prompt], world.started[-1].incarnation
+        node = world.nodes[prompt]
         node.message, failures = f"failure {failures}", failures + 1
-        node.worker_exits(current, 1)
-        world.run(lambda at=current: world.done or world.started[-1].incarnation != at, 40)
+        node.worker_exits(world.started[-1].incarnation, 1)
+        world.run(partial(goes_on_or_ends, world, len(world.started)), 40)
         slow.lag = 0.01
         world.run(lambda: world.done or world.trains("n0", "n1"), 40)
     assert "the script failed 3 times, --max-restarts 2" in world.job.reason

@@ -82,9 +82,7 @@ def test_random_interruptions_always_end_in_success(seed: int) -> None:
         arrive()
     world.run(lambda: world.step() > 0, 30)
     for _ in range(20):
-        goal = world.now + world.random.uniform(0.0, 4.0)
-        world.after(goal - world.now, lambda: None)
-        world.run(lambda goal=goal: world.now >= goal or world.done, 10)
+        world.passes(world.random.uniform(0.0, 4.0))
         if world.done:
             break
         kind = world.random.choice([*KINDS, "arrive", "arrive"])

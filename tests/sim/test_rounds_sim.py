@@ -328,7 +328,7 @@ def test_a_round_that_began_from_the_start_gives_way_to_a_later_commit_that_is_f
     resume = world.started[-1].resume
     assert (world.started[-1].cause, resume.kind, resume.step) == ("commit", "store", kept.step)
     world.run(lambda: world.commit != kept, 60)
-    assert world.commit.step > kept.step
+    assert world.commit is not None and world.commit.step > kept.step
     world.run(lambda: world.done, 300)
     assert len(world.started) == 2, "once"
 
@@ -390,7 +390,8 @@ def test_nobody_is_left_out_of_a_proposal_until_the_store_is_known_to_be_back() 
     for node in world.nodes.values():
         node.client.cut()
     healed_at = world.now + 10
-    world.after(10, lambda: [node.client.heal() for node in world.nodes.values()])
+    for node in world.nodes.values():
+        world.after(10, node.client.heal)
     world.run(lambda: world.now > healed_at and world.trains("n0", "n1", "n2"), 30)
     assert world.started[-1].missed == () and world.started[-1].cause == "worker"
     finish(world)
@@ -438,7 +439,7 @@ def test_a_script_without_a_checkpointer_delays_one_planned_change_only() -> Non
     for count in (3, 4):
         joined_at = world.now
         world.add(f"n{count - 1}")
-        world.run(lambda count=count: len(world.started) == count - 1, 30)
+        world.begins(count - 1, 30)
         waited = world.now - joined_at - WARM
     assert waited < 2, "the second change knows"
     told = [name for name, line in world.said if "no spotelastic.Checkpointer" in line]
@@ -449,8 +450,7 @@ def test_a_script_without_a_checkpointer_delays_one_planned_change_only() -> Non
 def test_a_script_without_a_checkpointer_is_warned_of_also_when_a_node_was_lost() -> None:
     world = cluster(3, plain=True)
     for victim in ("n2", "n1"):
-        lost_at = world.now + ATTACH_PATIENCE
-        world.run(lambda lost_at=lost_at: world.now > lost_at, 20)
+        world.passes(ATTACH_PATIENCE)
         world.nodes[victim].kill()
         world.add(f"{victim}-again")
         world.run(lambda: len(world.started[-1].members) == 3, 60)

@@ -35,9 +35,7 @@ def play(seed: int) -> World:
         arrive()
     world.run(lambda: world.step() > 0, 30)
     for _ in range(12):
-        goal = world.now + world.random.uniform(0.0, 4.0)
-        world.after(goal - world.now, lambda: None)
-        world.run(lambda goal=goal: world.now >= goal or world.done, 10)
+        world.passes(world.random.uniform(0.0, 4.0))
         if world.done:
             break
         kind = world.random.choice(FAULTS)

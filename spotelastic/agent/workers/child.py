@@ -98,7 +98,7 @@ def _serve_store(order: dict[str, Any]) -> None:
     the agent says that the workers of the old round are gone.
     """
     name_process("se-store")
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+    from torch.distributed import TCPStore
 
     if order["port"]:
         try:

@@ -201,7 +201,7 @@ def connect(context: str | None = None, namespace: str | None = None) -> KubeApi
     try:
         from lightkube import Client, KubeConfig
         from lightkube.core.exceptions import ConfigError
-        from yaml import YAMLError  # type: ignore[import-untyped]
+        from yaml import YAMLError
     except ImportError as error:
         raise EnvironmentFailure(
             f"Kubernetes clusters need the extra `kubernetes`: {INSTALL}"

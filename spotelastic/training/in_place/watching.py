@@ -70,7 +70,7 @@ def _noting_options(init: Callable[..., None]) -> Callable[..., None]:
         if os.environ.get("SPOTELASTIC_CONTROL"):
             _guard_ranks()
         given = names.bind(*args, **more).arguments
-        store = dist.HashStore()  # type: ignore[attr-defined]
+        store = dist.HashStore()
         alone = {"store": store, "rank": 0, "world_size": 1}
         with groups.making():
             if groups.prepares is None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from threading import RLock
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 from botocore.exceptions import ReadTimeoutError
 from support.unkind.conditions import (
@@ -139,14 +140,17 @@ def account(folder: Path, conditions: Conditions | None = None) -> Iterator[Auth
     lock, market, power, authority = RLock(), SpotMarket(), Still(folder), Authority()
     in_force = ConditionsInForce(conditions or from_environment(os.environ))
     agenda = Agenda(lock)
-    served, machines.MetadataServer = machines.MetadataServer, Deaf  # type: ignore[misc, assignment]
-    with _environment_of_the_account(), mock_aws():
+    with (
+        patch.object(machines, "MetadataServer", Deaf),
+        _environment_of_the_account(),
+        mock_aws(),
+    ):
         os.environ["AWS_ACCESS_KEY_ID"] = ADMINISTRATOR  # mock_aws puts back what was there
         bus = events_backends[DEFAULT_ACCOUNT_ID][REGION]  # mock_aws has made another one
         all_machines = SlowInstances(
             in_force,
             agenda=agenda,
-            power=power,  # type: ignore[arg-type]
+            power=power,
             market=market,
             imds_port=0,
             emit=lambda event: events.put(bus, event, wall()),
@@ -188,7 +192,6 @@ def account(folder: Path, conditions: Conditions | None = None) -> Iterator[Auth
             _in_force.remove(in_force)
             agenda.close()
             patches.undo()
-            machines.MetadataServer = served  # type: ignore[misc]
 
 
 def forget() -> None:

@@ -186,7 +186,9 @@ def _launch(aws: Aws, kind: str, *, spot: bool) -> str:
         for each in rehearsals(wanted, plan_of(wanted, aws, None))
         if each.spot == spot and kind in each.what
     )
-    subnet = next(iter(aws.ec2.describe_subnets(MaxResults=5)["Subnets"]), {}).get("SubnetId", "")
+    subnet = next(
+        (each["SubnetId"] for each in aws.ec2.describe_subnets(MaxResults=5)["Subnets"]), ""
+    )
     call = dry_run.run_instances(launch, subnet)
     try:
         with calling("try a launch"):

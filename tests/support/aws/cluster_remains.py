@@ -33,7 +33,8 @@ def kinds(word: str) -> set[str]:
 def _backends() -> Iterator[tuple[str, Any]]:
     from moto.core.base_backend import BackendDict
 
-    for service in list(BackendDict._instances):
+    backends: Any = BackendDict
+    for service in list(backends._instances):
         for _, _, backend in service.iter_backends():
             yield service.service_name, backend
 

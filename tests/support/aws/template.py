@@ -58,7 +58,7 @@ def template(region: str = REGION, file: str = "cluster.yaml") -> dict[str, Any]
 
     def construct(loader: yaml.SafeLoader, tag: str, node: yaml.Node) -> Any:
         if not isinstance(node, yaml.ScalarNode):
-            whole: list[Any] = loader.construct_sequence(node, deep=True)  # type: ignore[arg-type]
+            whole: list[Any] = loader.construct_sequence(node, deep=True)
             return whole
         text = str(node.value)
         if tag == "Sub":

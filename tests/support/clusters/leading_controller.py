@@ -97,8 +97,9 @@ class FakeInbox(Generic[T]):
 
     def settle(self, done: Sequence[object]) -> None:
         for action in done:
-            if isinstance(action, Discard) and self.pending.pop(action.message.receipt, None):
-                self.handled |= {action.message.event.id}
+            if isinstance(action, Discard):
+                if self.pending.pop(action.message.receipt, None) is not None:
+                    self.handled |= {action.message.event.id}
             elif isinstance(action, Reply):
                 self.pending.pop(action.order.receipt, None)
 

@@ -1,6 +1,6 @@
 """Observations of a small cluster, for tests of the controller's decisions."""
 
-from spotelastic.cloud.model import GroupMember, Instance, WorkerGroup
+from spotelastic.cloud.model import GroupMember, Instance, InstanceState, Role, WorkerGroup
 from spotelastic.controller.decisions.decide import ControllerDecision
 from spotelastic.controller.model.observation import (
     Action,
@@ -18,7 +18,9 @@ POLICY = ControllerPolicy()
 GROUP = "spotelastic-demo-workers"
 
 
-def machine(id: str, state: str = "running", role: str = "worker", at: float = 900.0) -> Instance:
+def machine(
+    id: str, state: InstanceState = "running", role: Role = "worker", at: float = 900.0
+) -> Instance:
     return Instance(id, role, state, "g5.xlarge", "us-east-1a", "127.80.0.9", True, at)
 
 

@@ -34,7 +34,7 @@ from spotelastic.model.progress import LEDGER, Event, Report, Status
 TYPE = "c5.large"
 STEP_TIME = "0.05"
 NONE: Mapping[str, str] = {}
-SAVES = {"snapshot_every": Interval(5), "checkpoint_every": Interval(20)}
+SAVES: Mapping[str, Any] = {"snapshot_every": Interval(5), "checkpoint_every": Interval(20)}
 
 
 @contextmanager

@@ -28,7 +28,7 @@ import torch
 from spotelastic_checkpoints.messages import Complain, Request
 from spotelastic_checkpoints.types import Resume
 from support.saving.stand_in_daemon import StandInDaemon
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed import TCPStore
 
 from spotelastic.model.in_place import Enter, FromWorker, Listening, Rest, Resting
 from spotelastic.rendezvous.sources.in_place import agreed_step

@@ -19,7 +19,7 @@ from support.in_place.resting_nodes import on_nodes
 from support.training.devices import BACKEND, DEVICE, begin, use
 from support.training.open_checkpointer import wait_for_slots
 from torch import nn
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed import TCPStore
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_state_dict,
@@ -112,7 +112,7 @@ def loss_of(parts: Parts, rows: torch.Tensor, size: int) -> torch.Tensor:
 
 def train(parts: Parts, rows: torch.Tensor, size: int) -> torch.Tensor:
     loss = loss_of(parts, rows, size)
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     parts["optimizer"].step()
     parts["optimizer"].zero_grad()
     parts["scheduler"].step()
@@ -136,8 +136,9 @@ def rows_of(build: str) -> int:
 def digest(parts: Parts) -> str:
     """All parameters and moments, whole. All ranks call it."""
     model, optimizer = get_state_dict(parts["model"], parts["optimizer"])
-    moments = [part for each in optimizer["state"].values() for part in each.values()]
-    whole = [
+    states: Any = optimizer["state"]
+    moments = [part for each in states.values() for part in each.values()]
+    whole: list[Any] = [
         tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
         for tensor in (*model.values(), *moments)
     ]

@@ -57,7 +57,7 @@ class DeviceTraining:
         return loss
 
     def step(self, loss: torch.Tensor) -> None:
-        self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        self.scaler.scale(loss).backward()
         self.scaler.step(self.optimizer)
         self.scaler.update()
 

@@ -24,7 +24,7 @@ from support.saving.daemons_and_workers import cluster
 from support.training import loop_kinds
 from support.training.loop_kinds import Plain
 from support.training.open_checkpointer import wait_for_slots
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed import TCPStore
 
 import spotelastic as se
 from spotelastic.training import checkpointer  # noqa: F401  # once for all workers

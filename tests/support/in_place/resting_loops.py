@@ -34,7 +34,7 @@ def loops(number: int, tell: Any) -> None:
 
     def train(batch: torch.Tensor) -> torch.Tensor:
         loss: torch.Tensor = model(batch.float().unsqueeze(1) * torch.ones(1, 4)).square().mean()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
         optimizer.zero_grad()
         return loss

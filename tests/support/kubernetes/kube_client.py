@@ -29,7 +29,8 @@ class Kube:
     """A cluster, and what a test asks of it."""
 
     cluster: RunningCluster
-    client: Client = field(init=False)
+    client: Any = field(init=False)
+    """A `Client`, whose types say of every field of an object that it may be missing."""
 
     def __post_init__(self) -> None:
         config = KubeConfig.from_file(str(self.cluster.kubeconfig))

@@ -34,7 +34,7 @@ from spotelastic.rendezvous.view import RunState, fold
 from spotelastic.store.codec import decode
 from spotelastic.store.etcd import EtcdStore
 from spotelastic.store.keys import Keys
-from spotelastic.store.port import WatchItem
+from spotelastic.store.port import Sink, WatchItem
 
 SCRIPT = SCRIPTS / "train_small.py"
 HEEDFUL = ("env", "--default-signal=INT,HUP")
@@ -358,7 +358,7 @@ class Run:
                         found.append(int(entry.name))
         return found
 
-    def _sink(self, prefix: str) -> Callable[[Sequence[WatchItem]], None]:
+    def _sink(self, prefix: str) -> Sink:
         def deliver(items: Sequence[WatchItem]) -> None:
             with self._changed:
                 self._seen = fold(self._seen, items, self.keys, wall(), prefix)

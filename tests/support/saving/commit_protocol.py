@@ -1,7 +1,7 @@
 """Carries out the commit protocol as two ranks' daemons do, on an invented state of two values."""
 
 from collections.abc import Callable, Iterable
-from functools import cache
+from functools import cache, partial
 from typing import TypeVar
 
 import msgspec
@@ -62,7 +62,7 @@ def put_part(
 
 def put_all(commits: Commits, epoch: int, step: int, ranks: Iterable[int] = (0, 1)) -> None:
     for rank in ranks:
-        retried(lambda rank=rank: put_part(commits, Commit(epoch, step), rank))
+        retried(partial(put_part, commits, Commit(epoch, step), rank))
 
 
 def two_rounds(commits: Commits) -> Commit:
@@ -70,7 +70,7 @@ def two_rounds(commits: Commits) -> Commit:
     first = retried(commits.claim).epoch
     for step in (1, 2, 3):
         put_all(commits, first, step)
-        assert retried(lambda step=step: commits.commit(Commit(first, step), first))
+        assert retried(partial(commits.commit, Commit(first, step), first))
     retried(lambda: retention.pin(commits, Commit(first, 1)))
     put_all(commits, first, 4, ranks=[0])
     claim = retried(commits.claim)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from spotelastic_checkpoints.format import encoding, layout
@@ -76,7 +77,7 @@ def has_replica(node: Node, step: int) -> bool:
 
 def all_have(nodes: Sequence[Node], step: int) -> None:
     for node in nodes:
-        eventually(lambda node=node: has_replica(node, step))
+        eventually(partial(has_replica, node, step))
 
 
 def resume_from(nodes: Sequence[Node], step: int, incarnation: str = "r1") -> Resume:

@@ -48,9 +48,9 @@ def nothing(pipeline: Pipeline) -> None:
 
 def run(
     commits: object,
-    work: Callable[[Pipeline], None],
-    moved_on: Callable[[Pipeline], None] = nothing,
-    overwritten: Callable[[Pipeline], object] = nothing,
+    work: Callable[[Pipeline], object],
+    moved_on: Callable[[Pipeline], object] = nothing,
+    overwritten: Callable[[Pipeline], None] = nothing,
     policy: UploadPolicy = UPLOAD_POLICY,
 ) -> list[messages.DaemonEvent]:
     """What a pipeline tells until it has nothing more to do."""

@@ -8,7 +8,7 @@ import json
 import random
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -50,23 +50,26 @@ def counted() -> Iterator[list[str]]:
 
         return wrapper
 
-    with patch.multiple(dist, **{name: noted(name, getattr(dist, name)) for name in COLLECTIVES}):
+    with ExitStack() as patched:
+        for name in COLLECTIVES:
+            patched.enter_context(patch.object(dist, name, noted(name, getattr(dist, name))))
         yield called
 
 
 def wake_up(rank: int, world: int, folder: Path) -> None:
     """Trains a layer more from a step on; tells the collectives of each `checkpoint.step`."""
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))
-    model[1].requires_grad_(False)
+    model = nn.Sequential(nn.Linear(4, 8), last := nn.Linear(8, 2))
+    last.requires_grad_(False)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
     state = {"model": model, "optimizer": optimizer}
     collectives = []
-    options = {"snapshot_every": 1, "checkpoint_every": 1}
-    with se.Checkpointer(state, storage=str(folder / "store"), **options) as checkpoint:
+    with se.Checkpointer(
+        state, storage=str(folder / "store"), snapshot_every=1, checkpoint_every=1
+    ) as checkpoint:
         assert checkpoint.restore() == 0
         for step in range(1, STEPS + 1):
-            model[1].requires_grad_(step >= WAKES)
+            last.requires_grad_(step >= WAKES)
             model(torch.full((3, 4), float(rank + step))).square().mean().backward()
             for parameter in model.parameters():
                 if parameter.grad is not None:
@@ -78,7 +81,7 @@ def wake_up(rank: int, world: int, folder: Path) -> None:
             collectives.append(called)
             assert checkpoint.wait()
             if rank == 0:
-                torch.save(optimizer.state.get(model[1].weight), folder / f"moments-{step}.pt")
+                torch.save(optimizer.state.get(last.weight), folder / f"moments-{step}.pt")
     (folder / f"collectives-{rank}.json").write_text(json.dumps(collectives))
 
 

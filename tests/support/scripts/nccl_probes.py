@@ -6,6 +6,7 @@ It tells by its standard error and its exit code. Variables are those of its env
 import os
 import sys
 from typing import Any
+from unittest.mock import patch
 
 import torch.distributed as dist
 
@@ -38,8 +39,8 @@ def problem() -> None:
     """Write what stands in the way of resting. The group has NCCL's name, as there is none here."""
     told = dist.get_backend_config
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    dist.get_backend_config = lambda: told() + ",cuda:nccl"  # type: ignore[assignment]
-    sys.stderr.write(Groups(Options("nccl")).problem(dist.group.WORLD))
+    with patch.object(dist, "get_backend_config", lambda: told() + ",cuda:nccl"):
+        sys.stderr.write(Groups(Options("nccl")).problem(dist.group.WORLD))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import json
 import sys
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import support.training.forked
 import torch
@@ -23,7 +24,7 @@ ROWS, BATCH = 30, 8
 
 def train(rank: int, world: int, folder: Path, storage: str, steps: int) -> None:
     torch.manual_seed(0)
-    rows = torch.randn(ROWS, 8, dtype=torch.float64)
+    rows: Any = torch.randn(ROWS, 8, dtype=torch.float64)
     model = DistributedDataParallel(
         nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 1)).double()
     )

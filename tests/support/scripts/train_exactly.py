@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -36,7 +37,8 @@ class Job:
         )
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
         self.sampler = se.ElasticSampler(ROWS, BATCH, seed=4)
-        self.loader: DataLoader[int] = DataLoader(range(ROWS), batch_sampler=self.sampler)
+        numbers: Any = range(ROWS)  # torch wants a `Dataset`, and takes what has items
+        self.loader: DataLoader[int] = DataLoader(numbers, batch_sampler=self.sampler)
 
     @property
     def state(self) -> dict[str, object]:
@@ -61,7 +63,7 @@ class Job:
         self._tell(step, samples=samples)
         dist.all_reduce(total)
         total /= dist.get_world_size()
-        self._tell(step, loss=total.item().hex())
+        self._tell(step, loss=float(total.item()).hex())
         return total
 
     def _tell(self, step: int, **told: object) -> None:

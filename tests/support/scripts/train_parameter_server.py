@@ -37,7 +37,8 @@ from spotelastic.training.parameter_server.served_state import ServedState
 BATCHES = {"synchronous": 4, "bounded": None, "asynchronous": None}
 STALENESS = {"synchronous": None, "bounded": 3, "asynchronous": None}
 
-folder, mode = Path(sys.argv[1]), sys.argv[2]
+folder = Path(sys.argv[1])
+mode: Any = sys.argv[2]
 windows, updates, pace = int(sys.argv[3]), int(sys.argv[4]), float(sys.argv[5])
 batches = BATCHES[mode] or 1
 file = folder / os.environ.get("SPOTELASTIC_NODE", "alone")

@@ -31,7 +31,7 @@ with se.Checkpointer({"model": model, "optimizer": optimizer}) as checkpoint:
         step += 1
         checkpoint.step(step, loss=loss)
 
-total = sum(p.detach().double().sum() for p in model.parameters())
+total = torch.stack([p.detach().double().sum() for p in model.parameters()]).sum()
 smallest, largest = total.clone(), total.clone()
 dist.all_reduce(smallest, dist.ReduceOp.MIN)
 dist.all_reduce(largest, dist.ReduceOp.MAX)

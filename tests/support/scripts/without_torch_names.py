@@ -24,6 +24,7 @@ from support.training.small_model import make, one_step, weights
 import spotelastic as se
 from spotelastic import torch_names
 from spotelastic.training.in_place import building, groups, nccl, watching
+from spotelastic.training.save.overlap import OverlapSizes
 from spotelastic.training.state.state import State
 
 _here = torch_names.found_in_torch
@@ -73,7 +74,7 @@ def same_in_slot(file: Path) -> bool:
     """The same without a daemon, with the copy made beside training, too."""
     state, filled, streamed = make(1), make(2), make(3)
     one_step(state)
-    slot = one_slot.OneSlot(file, state, sizes=one_slot.OverlapSizes(block=64, least=1))
+    slot = one_slot.OneSlot(file, state, sizes=OverlapSizes(block=64, least=1))
     slot.save(1, overlaps=True)
     one_slot.load(file, 1, filled)
     one_slot.stream(file, 1, streamed)
@@ -110,11 +111,11 @@ def main() -> None:
     names = {each.name for each in torch_names.NAMES}
     lacking(names | attributes())
     told = {"saved": same_after(folder / "store"), "rests": rests()}
-    told["each"] = {}
+    each: dict[str, list[object]] = {}
     for name in sorted(names | attributes()):
         lacking({name})
-        told["each"][name] = [same_in_slot(folder / "slot"), torch_names.problem()]
-    print(json.dumps(told))
+        each[name] = [same_in_slot(folder / "slot"), torch_names.problem()]
+    print(json.dumps(told | {"each": each}))
     sys.stdout.flush()
     os._exit(0)
 

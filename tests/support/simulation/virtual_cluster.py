@@ -118,6 +118,16 @@ class World:
             assert self.now <= end, f"not within {limit:g} s: {self.story()}"
             effect()
 
+    def passes(self, seconds: float) -> None:
+        """Let so much time pass, or less if the job is over before."""
+        end = self.now + seconds
+        self.after(seconds, lambda: None)
+        self.run(lambda: self.now >= end or self.done, seconds + 1)
+
+    def begins(self, rounds: int, limit: float) -> None:
+        """Let time pass until so many rounds have started; fails as `run` does."""
+        self.run(lambda: len(self.started) == rounds, limit)
+
     def add(
         self,
         name: str,

@@ -5,6 +5,7 @@ is in `virtual_daemon.py`.
 """
 
 from collections.abc import Collection, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from spotelastic_checkpoints.types import DaemonStatus, Schedule, Snapshot, WorkerStep
@@ -348,8 +349,9 @@ class VirtualProcesses:
 
     def _join(self, training: Training) -> None:
         workers = self._node.local.workers
-        current = workers is not None and workers.round == training.round.incarnation
-        if self._node.alive and current and not workers.killed:
+        if workers is None or workers.round != training.round.incarnation:
+            return
+        if self._node.alive and not workers.killed:
             training.join(self._node)
 
     def _kill(self, workers: Workers, but_failing: bool) -> Events:
@@ -367,4 +369,4 @@ class VirtualProcesses:
                 rank.vanish()
                 rank.killed = True
         for name in names:
-            self._world.after(0.01, lambda name=name: self._node.post(events.Exited(name, -9)))
+            self._world.after(0.01, partial(self._node.post, events.Exited(name, -9)))

@@ -1,6 +1,7 @@
 """Simulates the workers of one round, in virtual time."""
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from spotelastic_checkpoints.types import Schedule
@@ -81,7 +82,7 @@ class Training:
         if self.finishing:
             return  # they are in no collective any more
         for other in sorted(self.here):
-            self.world.after(NETWORK, lambda other=other: self._fail(other))
+            self.world.after(NETWORK, partial(self._fail, other))
 
     def _fail(self, name: str) -> None:
         node = self.world.nodes.get(name)

@@ -259,7 +259,7 @@ def _charges(state: _State, old: Round | None, new: Round) -> Iterator[str]:
 
 def _agreed(state: _State) -> int:
     """The step that every member of the last started round has sealed, as all have voted."""
-    last, proposal = (state.started or [None])[-1], state.proposal
+    last, proposal = state.started[-1] if state.started else None, state.proposal
     if last is None or proposal is None or proposal.round != last.incarnation:
         return 0
     votes = [state.votes.get(member.node) for member in last.members]

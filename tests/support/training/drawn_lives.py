@@ -235,7 +235,7 @@ def lives(draw: st.DrawFn, *, averaged: bool = True, optimizers: Any = OPTIMIZER
     optimizer = optimizers[draw(st.sampled_from(sorted(optimizers)))]
     scheduler = draw(st.sampled_from([None, *sorted(SCHEDULERS)]))
     averages, option = averaged and draw(st.booleans()), draw(OPTIONS)
-    ema: Any = get_ema_multi_avg_fn(0.9)  # type: ignore[no-untyped-call]
+    ema: Any = get_ema_multi_avg_fn(0.9)
     orders = [draw(st.permutations(range(4))) for _ in range(2)]
 
     def made(order: Sequence[int], distribute: Callable[[Model], Any] = lambda it: it) -> State:

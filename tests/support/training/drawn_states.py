@@ -79,7 +79,9 @@ def _sparse(seed: int) -> torch.Tensor:
 
 ODD: dict[str, Make] = {
     "coo": lambda seed: _sparse(seed).to_sparse(),
-    "uncoalesced": lambda seed: torch.sparse_coo_tensor([[0, 0]], [1.0, float(seed)], (2,)),
+    "uncoalesced": lambda seed: torch.sparse_coo_tensor(
+        torch.tensor([[0, 0]]), torch.tensor([1.0, float(seed)]), (2,)
+    ),
     "csr": lambda seed: _sparse(seed).to_sparse_csr(),
     "meta": lambda _: torch.empty(2, device="meta"),
     "nested": lambda seed: torch.nested.nested_tensor([torch.ones(2), torch.full((3,), seed)]),
@@ -97,7 +99,7 @@ ODD: dict[str, Make] = {
         torch.qint8,
     ),
     "two": lambda seed: TwoTensor(torch.full((2,), float(seed)), torch.ones(2)),
-    "zero": lambda _: torch._efficientzerotensor(3),  # type: ignore[attr-defined]
+    "zero": lambda _: torch._efficientzerotensor(3),
     "half complex": lambda _: torch.zeros(2, dtype=torch.complex32),
 }
 
@@ -293,10 +295,10 @@ def _is_same(left: torch.Tensor, right: torch.Tensor) -> bool:
         return all(map(_is_same, left.unbind(), right.unbind()))
     if (left.dtype, left.shape, left.layout) != (right.dtype, right.shape, right.layout):
         return False
-    if isinstance(left, DTensor):
+    if isinstance(left, DTensor) and isinstance(right, DTensor):
         same = left.placements == right.placements
         return same and _is_same(left.to_local(), right.to_local())
-    if isinstance(left, TwoTensor):
+    if isinstance(left, TwoTensor) and isinstance(right, TwoTensor):
         return _is_same(left.a, right.a) and _is_same(left.b, right.b)
     if left.is_quantized:
         # Of what is equal in these, the scales are.
@@ -305,8 +307,8 @@ def _is_same(left: torch.Tensor, right: torch.Tensor) -> bool:
         )
     if left.layout is torch.sparse_coo:
         same = left.is_coalesced() == right.is_coalesced()
-        parts = [(t._indices(), t._values()) for t in (left, right)]
-        return same and all(map(_is_same, *parts))
+        entries = [(t._indices(), t._values()) for t in (left, right)]
+        return same and all(map(_is_same, *entries))
     if left.layout is torch.sparse_csr:
         parts = [(t.crow_indices(), t.col_indices(), t.values()) for t in (left, right)]
         return all(map(_is_same, *parts))

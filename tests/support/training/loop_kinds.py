@@ -72,7 +72,7 @@ class Plain:
     def block(self, number: int) -> torch.Tensor:
         self.optimizer.zero_grad()
         loss = loss_of(self.model, self.batch(number))
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         self.happens()
         self.optimizer.step()
         return loss.detach()
@@ -92,7 +92,7 @@ class FusedWithScaler(Plain):
     def block(self, number: int) -> torch.Tensor:
         self.optimizer.zero_grad()
         loss = loss_of(self.model, self.batch(number))
-        self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        self.scaler.scale(loss).backward()
         self.happens()
         self.scaler.step(self.optimizer)
         self.scaler.update()
@@ -123,7 +123,7 @@ class TwoFrequencies(Plain):
 
     def block(self, number: int) -> torch.Tensor:
         loss = loss_of(self.model, self.batch(number))
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         self.happens()
         for optimizer, every in (self.optimizer, 1), (self.body, 4):
             if number % every == 0:
@@ -133,13 +133,15 @@ class TwoFrequencies(Plain):
 
 
 class _Codebook(nn.Module):
+    book: torch.Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.inner = net()
         self.register_buffer("book", torch.ones(4096, 40, dtype=torch.float64))
 
     def forward(self, batch: torch.Tensor) -> torch.Tensor:
-        average = self.inner[0].weight.detach().mean()
+        average = next(self.inner.parameters()).detach().mean()
         self.book.data.mul_(0.9).add_(average)
         found: torch.Tensor = self.inner(batch) * self.book[0, :1]
         return found
@@ -167,10 +169,10 @@ class Adversaries(Plain):
         batch = self.batch(number)
         self.optimizer.zero_grad()
         self.second.zero_grad()
-        loss_of(self.other, batch).backward()  # type: ignore[no-untyped-call]
+        loss_of(self.other, batch).backward()
         self.other.requires_grad_(False)
         loss = loss_of(self.model, batch)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         self.happens()
         self.optimizer.step()
         self.second.step()
@@ -202,7 +204,7 @@ class OwnOptimizer(Plain):
     def block(self, number: int) -> torch.Tensor:
         self.model.zero_grad()
         loss = loss_of(self.model, self.batch(number))
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         self.happens()
         for parameter in self.model.parameters():
             assert parameter.grad is not None
@@ -222,7 +224,7 @@ class ProbeOfOneRank(Plain):
         batch = super().batch(number)
         if dist.get_rank() == 0:
             self.own.zero_grad()
-            loss_of(self.probe, batch).backward()  # type: ignore[no-untyped-call]
+            loss_of(self.probe, batch).backward()
             self.own.step()
         return batch
 
@@ -255,7 +257,7 @@ class SwallowedError(Plain):
         self.optimizer.zero_grad()
         loss = loss_of(self.model, self.batch(number))
         with suppress(Exception):
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
         self.optimizer.step()
         return loss.detach()
 
@@ -266,7 +268,7 @@ class ReducedBefore(Plain):
     def block(self, number: int) -> torch.Tensor:
         self.optimizer.zero_grad()
         loss = loss_of(self.model, self.batch(number))
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         whole = loss.detach().clone()
         dist.all_reduce(whole)
         self.happens()
@@ -297,7 +299,7 @@ class Closures(Plain):
         def closure() -> torch.Tensor:
             self.optimizer.zero_grad()
             loss = loss_of(self.model, batch)
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             whole = loss.detach().clone()
             dist.all_reduce(whole)
             return whole
@@ -341,7 +343,7 @@ class ModuleCounter(Plain):
         self.model.calls = 0  # type: ignore[assignment]
 
     def block(self, number: int) -> torch.Tensor:
-        self.model.calls += 1  # type: ignore[operator]
+        self.model.calls += 1  # type: ignore[assignment, operator]
         return super().block(number)
 
 
@@ -350,7 +352,7 @@ class AccumulatesOverBlocks(Plain):
 
     def block(self, number: int) -> torch.Tensor:
         loss = loss_of(self.model, self.batch(number))
-        (loss / 4).backward()  # type: ignore[no-untyped-call]
+        (loss / 4).backward()
         if number % 4 == 0:
             self.optimizer.step()
             self.optimizer.zero_grad()
@@ -416,7 +418,7 @@ class Samples(Plain):
     def __init__(self) -> None:
         super().__init__()
         self.data = torch.cat([rows(number) for number in range(4)])
-        self.sampler = self.state["data"] = se.ElasticSampler(self.data, ROWS)  # type: ignore[arg-type]
+        self.sampler = self.state["data"] = se.ElasticSampler(self.data, ROWS)
         self.batches: Any = None
 
     def batch(self, number: int) -> torch.Tensor:

@@ -15,7 +15,7 @@ from support.in_place.resting_agent import Agent, Case, Plan, Script, Worker, ru
 from support.training.devices import BACKEND, DEVICE, begin, use
 from support.training.losing_votes import die_having_told_one, lose_a_vote
 from torch import nn
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed import TCPStore
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 

@@ -25,8 +25,8 @@ def lose_a_vote(is_lost: Callable[[], bool]) -> None:
     """
     vote = Votes.vote
 
-    def lost(votes: Votes) -> None:
-        vote(votes)
+    def lost(self: Votes) -> None:
+        vote(self)
         if is_lost():
             Votes.vote = vote  # type: ignore[method-assign]
             raise RuntimeError("[x/gloo/transport/tcp/pair.cc:1] Connection closed by peer")

@@ -45,7 +45,7 @@ def restarted(checkpoint: Checkpointer) -> None:
 
 def wait_for_slots(seconds: float = PATIENT) -> None:
     """Periodic saves of this process wait for a free slot: a busy machine may be late with it."""
-    saving.PATIENCE = seconds
+    saving.PATIENCE = seconds  # type: ignore[attr-defined]
 
 
 def slots_are_waited_for(patch: pytest.MonkeyPatch, seconds: float = PATIENT) -> None:

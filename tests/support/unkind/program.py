@@ -36,7 +36,7 @@ class UnkindServer(server.Server):
 
         from spotelastic.local.autoscaling import groups
 
-        server.LocalInstances = partial(SlowInstances, self._conditions)  # type: ignore[assignment, misc]
+        server.LocalInstances = partial(SlowInstances, self._conditions)  # type: ignore[attr-defined, assignment]
         groups.AutoScaling = partial(SlowGroups, self._conditions)  # type: ignore[assignment, misc]
         super().__init__(config, lost)
         patches = Patches()
@@ -69,5 +69,5 @@ class UnkindServer(server.Server):
 
 
 if __name__ == "__main__":
-    __main__.Server = UnkindServer  # type: ignore[misc]
+    __main__.Server = UnkindServer  # type: ignore[attr-defined]
     __main__.main()

@@ -54,7 +54,9 @@ def sample(kind: Any) -> Any:
         return args[0]
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return {sample(args[0]): sample(args[1])}
-    if is_dataclass(kind) or (isinstance(kind, type) and issubclass(kind, msgspec.Struct)):
+    if (isinstance(kind, type) and is_dataclass(kind)) or (
+        isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+    ):
         return kind(**{name: sample(each) for name, each in get_type_hints(kind).items()})
     if isinstance(kind, type) and issubclass(kind, tuple):
         return kind(*map(sample, get_type_hints(kind).values()))

@@ -19,8 +19,8 @@ FULL = Path("/dev/full")
 def test_a_worker_is_read_on_when_its_file_takes_no_more(tmp_path: Path, said: list[str]) -> None:
     for name in ("rank-4.log", "filtered_stdout.log"):
         (tmp_path / name).symlink_to(FULL)
-    shown: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
-    logs = Logs(lambda *line: shown.put(line), output=Output(filters={"stdout": ("o",)}))
+    shown: queue.SimpleQueue[tuple[int, int, str]] = queue.SimpleQueue()
+    logs = Logs(lambda *shows: shown.put(shows), output=Output(filters={"stdout": ("o",)}))
     worker, errors = logs.open(tmp_path, 4, 0)
     try:
         for line in ("one", "two"):

@@ -100,7 +100,9 @@ class Odd:
         self.calls += 1
         if self.calls > 2:
             self.closed.wait(30)
-        return [{}["MessageId"]] if self.calls == 1 else [Delivery("m", "r", "text")]
+        if self.calls == 1:
+            raise KeyError("MessageId")
+        return [Delivery("m", "r", "text")]
 
     def hand_back(self, receipt: str) -> None: ...
 

@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -39,7 +40,7 @@ Sent = queue.SimpleQueue[tuple[str, bytes]]
 class Node:
     """A node's event log and dumper, with what they are given on a node."""
 
-    def __init__(self, folder: Path, sent: Sent, **changes: object) -> None:
+    def __init__(self, folder: Path, sent: Sent, **changes: Any) -> None:
         self.config = AgentConfig(
             run=KEYS.run, endpoints=(), node=NODE, address="10.0.0.4", zone="z", spot=True,
             settings=Settings(1, 2), command=("train.py", SECRET), workdir=folder,

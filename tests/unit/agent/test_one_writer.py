@@ -141,8 +141,9 @@ def test_each_event_can_be_written_read_back_and_folded(kind: Any) -> None:
     assert again == event
     assert type(again) is kind
     assert after.dispatch(kind) is not after.dispatch(object), "observe knows nothing of it"
-    running = node_state(node=NODE, workers=Workers("r1", 1, 0, 1, 0.0, frozenset({"r1/0"})))
-    for local in (NEW, running, changed(NEW, resting=values.RestingWorkers(running.workers))):
+    workers = Workers("r1", 1, 0, 1, 0.0, frozenset({"r1/0"}))
+    running = node_state(node=NODE, workers=workers)
+    for local in (NEW, running, changed(NEW, resting=values.RestingWorkers(workers))):
         assert observe(local, event, 5.0) == observe(local, again, 5.0)
     with pytest.raises(AttributeError):
         event.id = "other"

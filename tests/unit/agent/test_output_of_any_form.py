@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 from support.processes.patience import PATIENT
@@ -172,7 +173,7 @@ def test_a_reader_that_takes_no_more_is_told_of_at_the_end(tmp_path: Path, said:
     assert said == ["the last output of workers is lost: the reader of this takes no more of it"]
 
 
-def prints(to: io.TextIOWrapper) -> Callable[[int, int, str], None]:
+def prints(to: TextIO) -> Callable[[int, int, str], None]:
     return terminal.printer(lambda rank, _: f"[{rank}] ", to)
 
 

@@ -221,7 +221,10 @@ def test_a_node_whose_workers_prepare_offers_its_slots() -> None:
 
 @pytest.mark.parametrize("asked_first", [True, False])
 def test_workers_that_save_before_they_rest_have_more_time_for_it(asked_first: bool) -> None:
-    told = [events.RestRequested(), events.WorkerPresent("r1", 0, saves=True)]
+    told: list[events.LocalEvent] = [
+        events.RestRequested(),
+        events.WorkerPresent("r1", 0, saves=True),
+    ]
     state = local(workers=WORKERS)
     for event in told if asked_first else reversed(told):
         state = observe(state, event, NOW)

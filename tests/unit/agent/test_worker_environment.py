@@ -1,8 +1,10 @@
 """What a worker started by `spotelastic run` finds in its environment, and what it is run as."""
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -32,11 +34,18 @@ MEMBERS = tuple(
 )
 
 
-ROUND = Round(3, "r3", "started", MEMBERS, "first", "", store="10.0.0.1:4711")
+ROUND = Round(3, "r3", "started", MEMBERS, "start", "", store="10.0.0.1:4711")
+
+
+NONE: Mapping[str, str] = MappingProxyType({})
 
 
 def env_of(
-    config: AgentConfig, local_rank: int = 1, round_: Round = ROUND, **shared: str
+    config: AgentConfig,
+    shared: Mapping[str, str] = NONE,
+    *,
+    local_rank: int = 1,
+    round_: Round = ROUND,
 ) -> dict[str, str]:
     return environment.worker(
         shared,
@@ -63,9 +72,9 @@ def test_collectives_are_timed_where_slow_nodes_are_to_be_replaced() -> None:
     replacing = dataclasses.replace(CONFIG, settings=settings)
     assert name not in env_of(CONFIG)
     assert env_of(replacing)[name] == "1"
-    assert env_of(replacing, **{name: "0"})[name] == "0"
+    assert env_of(replacing, {name: "0"})[name] == "0"
     in_order = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
-    assert name not in env_of(replacing, **in_order)
+    assert name not in env_of(replacing, in_order)
     assert name not in env_of(dataclasses.replace(replacing, env=in_order))
 
 
@@ -77,12 +86,12 @@ def test_a_worker_measures_its_own_time_several_times_until_its_node_may_be_name
 
 def test_a_worker_rehearses_as_all_nodes_are_told_not_as_its_nodes_environment_says() -> None:
     name, settings = "SPOTELASTIC_REHEARSE", Settings(2, 2, workers=2, rehearse="strict")
-    assert env_of(CONFIG, **{name: "off"})[name] == "auto"
+    assert env_of(CONFIG, {name: "off"})[name] == "auto"
     assert env_of(dataclasses.replace(CONFIG, settings=settings))[name] == "strict"
 
 
 def test_a_worker_gets_every_variable_of_torchrun() -> None:
-    env = env_of(dataclasses.replace(CONFIG, role="trainer"), KEPT="yes")
+    env = env_of(dataclasses.replace(CONFIG, role="trainer"), {"KEPT": "yes"})
     expected = {
         "RANK": "3",
         "LOCAL_RANK": "1",
@@ -116,15 +125,15 @@ def test_a_worker_is_told_the_id_of_the_run() -> None:
 
 def test_a_worker_looks_after_errors_of_nccl_unless_the_user_has_said_who_does() -> None:
     handling, ours = "TORCH_NCCL_ASYNC_ERROR_HANDLING", "SPOTELASTIC_NCCL_ERRORS"
-    env = env_of(CONFIG, **environment.base({}, "", 1))
+    env = env_of(CONFIG, environment.base({}, "", 1))
     assert (env[handling], env[ours]) == ("1", "1")
     for name in (handling, "NCCL_ASYNC_ERROR_HANDLING"):
         for value in "013":
             shared = environment.base({name: value}, "", 1)
             assert shared[name] == value
-            assert not env_of(CONFIG, **shared)[ours]
+            assert not env_of(CONFIG, shared)[ours]
             asked = dataclasses.replace(CONFIG, env={name: value})
-            env = env_of(asked, **environment.base({}, "", 1))
+            env = env_of(asked, environment.base({}, "", 1))
             assert (env[name], env[ours]) == (value, "")
 
 
@@ -134,7 +143,7 @@ def test_ranks_are_counted_through_nodes_with_unlike_numbers_of_workers() -> Non
         Member(name, name, slot, "", "", workers)
         for slot, (name, workers) in enumerate(zip("abc", counts, strict=True))
     )
-    env = env_of(CONFIG, 2, dataclasses.replace(ROUND, members=members))
+    env = env_of(CONFIG, local_rank=2, round_=dataclasses.replace(ROUND, members=members))
     expected = {"RANK": "3", "ROLE_RANK": "3", "LOCAL_RANK": "2", "GROUP_RANK": "1"}
     sizes = {"WORLD_SIZE": "6", "LOCAL_WORLD_SIZE": "3", "GROUP_WORLD_SIZE": "3"}
     assert (expected | sizes).items() <= env.items()
@@ -154,7 +163,7 @@ def test_gloo_uses_the_interface_that_has_the_nodes_address(address: str, interf
 def test_virtual_local_ranks_see_their_own_device_only(visible: str | None, device: str) -> None:
     config = dataclasses.replace(CONFIG, virtual_local_rank=True)
     shared = {"CUDA_VISIBLE_DEVICES": visible} if visible else {}
-    env = env_of(config, **shared)
+    env = env_of(config, shared)
     assert (env["LOCAL_RANK"], env["SPOTELASTIC_LOCAL_RANK"]) == ("0", "1")
     assert env["CUDA_VISIBLE_DEVICES"] == device
 
@@ -216,7 +225,7 @@ def test_what_the_user_says_of_the_network_counts() -> None:
     config = dataclasses.replace(CONFIG, efa=True)
     own = dataclasses.replace(config, env={"NCCL_NET": "AWS Libfabric"})
     assert env_of(own, round_=round_)["NCCL_NET"] == "AWS Libfabric"
-    assert env_of(config, round_=round_, NCCL_NET="IB")["NCCL_NET"] == "IB"
+    assert env_of(config, {"NCCL_NET": "IB"}, round_=round_)["NCCL_NET"] == "IB"
     assert not environment.sockets_instead({}, own, round_)
     assert not environment.sockets_instead({"NCCL_NET": "IB"}, config, round_)
 

@@ -202,7 +202,8 @@ def test_who_comes_back_sees_the_curve_from_its_beginning() -> None:
 
 
 def test_a_cost_is_looked_up_now_and_then_and_a_silent_bucket_holds_up_nothing() -> None:
-    now, answers = [100.0], [b"[]", Unavailable("late"), b"[]"]
+    now = [100.0]
+    answers: list[bytes | Unavailable] = [b"[]", Unavailable("late"), b"[]"]
 
     def get(key: str) -> bytes:
         answer = answers.pop(0)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from spotelastic.aws.clusters import fault_injection
 from spotelastic.client.interruptions import interrupt
 from spotelastic.client.interruptions.choice import victim
 from spotelastic.client.interruptions.drill_plan import PlannedInterruption, is_due, read
@@ -130,5 +131,5 @@ def test_an_interruption_of_no_known_kind_is_refused() -> None:
 def test_a_loss_that_is_to_be_announced_is_refused() -> None:
     with pytest.raises(UsageError, match="--kind loss --in 60: a loss comes without notice"):
         interrupt.InterruptionRequest.asked("i-1", "loss", 60.0)
-    for seconds in (0.0, interrupt.fault_injection.WARNING):
+    for seconds in (0.0, fault_injection.WARNING):
         assert not interrupt.InterruptionRequest.asked("i-1", "loss", seconds).warns

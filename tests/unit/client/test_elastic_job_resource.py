@@ -125,8 +125,14 @@ def test_an_archive_at_a_url_is_read_by_the_pod_which_checks_its_hash(
 def test_the_digest_tells_what_a_cluster_has_to_be_given() -> None:
     same = digest(job(deadline="2h"))
     assert digest(job(deadline="2h")) == same, "times of reading do not count"
-    for other in ({"max": 8}, {"memory": "1Gi"}, {"image": "r/train:2"}, {"deadline": "3h"}):
-        assert digest(job(**{"deadline": "2h", **other})) != same
+    others: list[dict[str, Any]] = [
+        {"max": 8},
+        {"memory": "1Gi"},
+        {"image": "r/train:2"},
+        {"deadline": "3h"},
+    ]
+    for other in others:
+        assert digest(job(None, **{"deadline": "2h", **other})) != same
 
 
 def test_a_mark_says_whose_the_cluster_is_and_what_it_was_given() -> None:

@@ -197,8 +197,8 @@ def test_an_up_names_each_field_that_it_changes_and_no_other(
     before = check(usual, tmp_path).spec
     assert list(differences(before, check(usual, tmp_path).spec)) == []
     for name, value in OTHER.items():
-        given = tmp_path / value if isinstance(value, Path) else value
-        changed = check(replace(usual, **{name: given}), tmp_path).spec
+        given: dict[str, Any] = {name: tmp_path / value if isinstance(value, Path) else value}
+        changed = check(replace(usual, **given), tmp_path).spec
         (told,) = differences(before, changed)
         assert told.split()[0] == NAMED_AS.get(name, name).replace("_", "-")
     changing = {f.name for f in FIELDS.values() if f.effect in (Effect.UP, Effect.SCALE)}

@@ -2,6 +2,7 @@
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -94,7 +95,9 @@ class World:
     def _side(self, region: str) -> RegionSide:
         its, latest = self.clusters[region], LatestObject(self.stores[region]).read()[0]
         step = self.acknowledged.step if its.trains else 0
-        up = "up" if its.there else "asleep" if self.sleeps else "none"
+        up: Literal["none", "up", "asleep"] = (
+            "up" if its.there else "asleep" if self.sleeps else "none"
+        )
         return RegionSide(
             region, latest, up, self.sleeps, its.stopping, its.state, its.trains, step
         )

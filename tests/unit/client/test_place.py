@@ -69,7 +69,7 @@ def test_what_says_the_region_first_wins_in_every_command(
         (tmp_path / "spotelastic.toml").write_text(f"region = {said['file']!r}")
     flag = ("--region", said["flag"]) if "flag" in said else ()
     asked = list[CloudTarget]()
-    monkeypatch.setattr(AccountClusters, "listing", lambda place: asked.append(place) or ())
+    monkeypatch.setattr(AccountClusters, "listing", _lists_nothing(asked))
     monkeypatch.setattr(up_on_terminal, "check", lambda config, _: config)
     monkeypatch.setattr(up_on_terminal, "carry_through", _takes_place(asked))
     for command in (("ls", "--aws"), ("up",)):
@@ -82,6 +82,14 @@ def test_what_says_the_region_first_wins_in_every_command(
         with pytest.raises(EnvironmentFailure, match="no AWS region: give --region"):
             _ = place.aws.region
     assert len(asked) == 2
+
+
+def _lists_nothing(asked: list[CloudTarget]) -> Callable[[CloudTarget], tuple[()]]:
+    def listing(place: CloudTarget) -> tuple[()]:
+        asked.append(place)
+        return ()
+
+    return listing
 
 
 def _takes_place(asked: list[CloudTarget]) -> Callable[..., int]:

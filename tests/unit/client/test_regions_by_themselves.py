@@ -1,7 +1,7 @@
 """What a job that moves between regions by itself goes by, and what it takes along."""
 
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import pytest
 
@@ -51,7 +51,9 @@ def test_a_placement_score_promises_nodes(score: int | None, nodes: int | None) 
 
 
 def test_nodes_count_that_are_here_to_stay() -> None:
-    def node(state: str, role: str = "worker", leaves_at: float | None = None) -> NodeStatus:
+    def node(
+        state: str, role: Literal["worker", "control"] = "worker", leaves_at: float | None = None
+    ) -> NodeStatus:
         return NodeStatus("i", role, state, "us-east-1a", "10.64.0.9", leaves_at=leaves_at)
 
     nodes = (

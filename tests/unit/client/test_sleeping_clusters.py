@@ -96,12 +96,12 @@ def test_a_job_has_a_cluster_in_each_of_its_regions_and_is_in_one(folder: Path) 
     notes: list[str] = []
     assert following(west(), there, notes.append).account("").aws.region == EAST
     assert notes == [f"note: {NAME} is asleep in {WEST}, and is in {EAST} now"]
-    chosen, _ = region_choice.choose(job(folder), {WEST: west(), EAST: east()}, ignored)
+    chosen, _ = region_choice.choose(job(folder), {WEST: west(), EAST: east()}, print)
     assert chosen.aws.region == EAST
     with pytest.raises(UsageError, match=f"{NAME} is asleep in {WEST}: its job is in {EAST}"):
         up(folder, west(), regions=(), region_patience=None)
 
-    west().delete(NAME, ignored, keep_data=True, bucket=None)  # by hand, and the next `up` mends it
+    west().delete(NAME, print, keep_data=True, bucket=None)  # by hand, and the next `up` mends it
     (folder / "train.py").write_text("print(2)")
     up(folder)
     changed = west().cluster(NAME)

@@ -10,7 +10,9 @@ from support.aws.fake_services import fake_aws
 from support.clusters.memory_bucket import MemoryBucket
 
 from spotelastic.aws.base.clients import Aws
+from spotelastic.aws.clusters import fault_injection
 from spotelastic.aws.clusters.lifecycle import ClusterRecord
+from spotelastic.aws.compute import autoscaling, instance_types, worker_groups
 from spotelastic.aws.compute.instance_types import InstanceType
 from spotelastic.aws.compute.quotas import Allowance
 from spotelastic.cli.main import main
@@ -19,7 +21,7 @@ from spotelastic.client.interruptions import drill_plan
 from spotelastic.client.interruptions import interrupt as client_interrupt
 from spotelastic.client.interruptions.drill_plan import PlannedInterruption
 from spotelastic.client.interruptions.interrupt import InterruptionRequest, interrupt
-from spotelastic.client.targets import account, aws_target, find, local_target
+from spotelastic.client.targets import account, find, local_target
 from spotelastic.client.targets.aws_target import AwsTarget
 from spotelastic.client.targets.cloud_target import CloudTarget, ClusterTarget
 from spotelastic.client.targets.kube_target import KubePlace, KubeTarget
@@ -62,13 +64,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
     nodes.append(SimpleNamespace(id="i-gone", state="gone"))
     monkeypatch.setattr(client_interrupt, "status_of", lambda _: SimpleNamespace(nodes=nodes))
     monkeypatch.setattr(local_target, "FaultClient", lambda _: Faults(asked))
-    monkeypatch.setattr(account.autoscaling, "instances", lambda *_: machines)
-    monkeypatch.setattr(
-        aws_target.autoscaling, "end", lambda _, names: asked.append(("end", *names))
-    )
-    monkeypatch.setattr(
-        aws_target.fault_injection, "interrupt", lambda _, *told: asked.append(("fis", *told))
-    )
+    monkeypatch.setattr(autoscaling, "instances", lambda *_: machines)
+    monkeypatch.setattr(autoscaling, "end", lambda _, names: asked.append(("end", *names)))
+    monkeypatch.setattr(fault_injection, "interrupt", lambda _, *told: asked.append(("fis", *told)))
     return asked
 
 
@@ -274,11 +272,11 @@ def test_nodes_of_a_base_are_no_spot_nodes_that_a_quota_must_allow(
     left = Allowance("G and VT", "L-1", True, "eu-x", 12, 0)
     known = SimpleNamespace(allowance=lambda _, spot: left if spot else None)
     monkeypatch.setattr(account, "Quotas", lambda *_: known)
-    monkeypatch.setattr(account.instance_types, "describe", lambda *_: (kind,))
+    monkeypatch.setattr(instance_types, "describe", lambda *_: (kind,))
     done = SimpleNamespace(state="running")
     monkeypatch.setattr(commands, "status_of", lambda _: done)
     monkeypatch.setattr(commands, "give", lambda *_: "is to have more nodes")
-    monkeypatch.setattr(account.worker_groups, "allow", lambda *_: None)
+    monkeypatch.setattr(worker_groups, "allow", lambda *_: None)
     spec = replace(SPEC, capacity=Capacity(base=base))
     cluster = ClusterRecord(fake_aws(), spec, "bucket")
     if not refused:

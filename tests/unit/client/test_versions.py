@@ -14,6 +14,7 @@ from spotelastic import __version__
 from spotelastic.aws.artifacts import boot_artifacts, wheel
 from spotelastic.aws.artifacts.boot_artifacts import CURRENT
 from spotelastic.aws.artifacts.code_archive import Archive
+from spotelastic.aws.base import account as aws_account
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.clusters import lifecycle as clusters
 from spotelastic.aws.clusters.lifecycle import ClusterRecord
@@ -147,7 +148,7 @@ def test_up_asks_before_it_goes_on_from_what_another_version_has_left(
     """The job says what made the checkpoints, but only to that version. They stay readable."""
     objects = cluster.objects
     written(objects, replace(SPEC, protocol=NEXT))
-    monkeypatch.setattr(preflight.account, "check_bucket", lambda *_: None)
+    monkeypatch.setattr(aws_account, "check_bucket", lambda *_: None)
     found = preflight.find(target(cluster), WANTED, nobody_asked)
     assert found is None, "nothing to go on from"
     latest = Latest("demo", 1, Commit(1, 40), "n")

@@ -150,19 +150,21 @@ def public_names(package: ModuleType) -> set[str]:
 def kinds(path: Path) -> Iterator[str]:
     """Of the events that a module makes."""
     for call in ast.walk(ast.parse(path.read_text())):
-        named = isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+            continue
+        named = call.func.id
         if named == "_activity" and path.name == "eventbridge.py":
             yield ast.literal_eval(call.args[0])
         if named != "Event" or len(call.args) < 2:
             continue
         for node in ast.walk(call.args[1]):
             if isinstance(node, ast.Constant):
-                yield node.value
+                yield str(node.value)
             elif isinstance(node, ast.Name | ast.Attribute):
                 *_, name = names = ast.unparse(node).split(".")
                 if name.isupper():
                     module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-                    yield reduce(getattr, names, importlib.import_module(module))
+                    yield str(reduce(getattr, names, importlib.import_module(module)))
 
 
 def test_every_kind_of_event_is_listed() -> None:

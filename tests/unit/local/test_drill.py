@@ -104,7 +104,7 @@ def test_the_etcd_member_is_named_by_the_status() -> None:
         done(kind, name, recovered_at=1) for kind, name in zip(ORDER, "xyz", strict=False)
     )
     assert next_injection(status(90, leader=""), PLAN, history) is None
-    assert next_injection(status(90), PLAN, history) == Injection("etcd", "etcd-a")
+    assert next_injection(status(90), PLAN, history) == Injection(InterruptionKind.ETCD, "etcd-a")
 
 
 class Recorder:

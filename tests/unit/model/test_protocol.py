@@ -7,7 +7,8 @@ import msgspec
 import pytest
 from support.store.memory_store import MemoryStore
 
-from spotelastic.model.job import Capacity, Interval, JobSpec, Reference, Settings
+from spotelastic.model.interval import Interval
+from spotelastic.model.job import Capacity, JobSpec, Reference, Settings
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Notice
 from spotelastic.model.protocol import PROTOCOL, ProtocolVersion, keeping_unknown, unfit

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from itertools import chain, combinations
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
@@ -125,7 +125,7 @@ def test_a_source_is_what_all_have_or_a_save_at_the_very_step() -> None:
 
 
 def test_fallen_is_who_lost_a_worker_whose_peers_can_rest() -> None:
-    def failure(node: str, **more: bool) -> Failure:
+    def failure(node: str, **more: Any) -> Failure:
         return Failure(node, node, "r2", 0, 0, 0.0, 1, **more)
 
     told = [

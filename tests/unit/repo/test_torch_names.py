@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -55,7 +56,8 @@ def is_private(text: str) -> bool:
 
 def used(file: Path) -> Iterator[str]:
     """What a file uses of torch that is private, or of anything that is not its own."""
-    modules, of_torch = set(), set()
+    modules: set[str] = set()
+    of_torch: set[str] = set()
     for node in TREES[file]:
         if isinstance(node, ast.Import | ast.ImportFrom):
             origin = getattr(node, "module", None) or ""
@@ -148,7 +150,8 @@ def test_torch_gives_single_objects_the_attributes_that_are_looked_for() -> None
         assert hasattr(model, name)
     assert hasattr(torch.nn.Module, "_compiled_call_impl")
     assert hasattr(found_in_torch("torch.distributed.tensor:_random"), "_rng_tracker")
-    loader = iter(torch.utils.data.DataLoader([1, 2]))
+    numbers: Any = [1, 2]
+    loader = iter(torch.utils.data.DataLoader(numbers))
     next(loader)
     assert torch_names.batches_handed_out(loader) == 1
     assert any(kind.__name__ == torch_names.LOADER_ITERATOR for kind in type(loader).__mro__)

@@ -18,6 +18,8 @@ from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.clusters import lifecycle as clusters
 from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.aws.messaging.bucket import BucketObjects
+from spotelastic.aws.security import certificates
+from spotelastic.aws.security import secrets as user_secrets
 from spotelastic.client import commands
 from spotelastic.cloud.bucket import JOB
 from spotelastic.controller.effects.executor import ControllerExecutor
@@ -125,8 +127,8 @@ def test_up_again_keeps_when_the_cluster_was_made(
     objects: BucketObjects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(clusters, "ensure_token", lambda *_, **__: None)
-    monkeypatch.setattr(clusters.certificates, "ensure", lambda *_, **__: Validity())
-    monkeypatch.setattr(clusters.user_secrets, "put", lambda *_, **__: {})
+    monkeypatch.setattr(certificates, "ensure", lambda *_, **__: Validity())
+    monkeypatch.setattr(user_secrets, "put", lambda *_, **__: {})
     wanted = request("demo")
     for at, new, born_at in ((100.0, True, 100.0), (200.0, False, 100.0), (300.0, True, 300.0)):
         up = ClusterRecord(objects.aws, replace(SPEC, created_at=at), "bucket")

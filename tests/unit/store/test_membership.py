@@ -17,7 +17,7 @@ from spotelastic.model.notice import Drain, Notice
 from spotelastic.model.progress import Event
 from spotelastic.model.round import Member, Round, RoundRecord
 from spotelastic.rendezvous import membership
-from spotelastic.rendezvous.decision import CloseRound, CompleteHistory, WriteRound
+from spotelastic.rendezvous.decision import Action, CloseRound, CompleteHistory, WriteRound
 from spotelastic.rendezvous.view import Measure, RunState
 from spotelastic.store.codec import decode, encode
 from spotelastic.store.election import campaign
@@ -64,7 +64,7 @@ def test_a_decision_on_an_outdated_round_writes_nothing(store: MemoryStore) -> N
 
 def test_a_round_that_ends_before_its_first_step_has_executed_none(store: MemoryStore) -> None:
     mine = holding(store)
-    actions = [CloseRound(ROUND), CompleteHistory(1, 0.0, 0, 0.0)]
+    actions: list[Action] = [CloseRound(ROUND), CompleteHistory(1, 0.0, 0, 0.0)]
     membership.perform(store, KEYS, RunState(), actions, mine, 5.0)
     value = store.get(KEYS.history(1))
     assert value is not None

@@ -15,7 +15,7 @@ def test_steps_that_ran_twice_are_drawn_twice_and_interruptions_lie_on_the_curve
     chart = loss_chart(POINTS, (NOTICE, LOSS), STARTS, BEGAN + 100)
     assert chart is not None
     first, second = chart.lines
-    assert (first[0][0], second[-1][0]) == (pytest.approx(1 / 120), 1.0)
+    assert first[0][0] == pytest.approx(1 / 120) and second[-1][0] == 1.0
     assert second[0][0] < first[-1][0], "the second stretch begins before the first one's end"
     assert [mark.kind for mark in chart.marks] == ["spot_interruption", "loss"]
     # 30 s after the first step, two steps a second: step 61 of 120.

@@ -132,9 +132,14 @@ def test_a_wrong_token_opens_nothing() -> None:
 def test_metrics_need_the_token_and_no_cookie() -> None:
     async def scenario(browser: Browser) -> None:
         token = browser.access.token
-        given = (f"?token={token}", {}), ("", {"Authorization": f"Bearer {token}"})
-        wrong = ("", {}), ("?token=x", {}), ("", {"Authorization": "Bearer x"})
-        for (query, headers), status in (*((g, 200) for g in given), *((w, 403) for w in wrong)):
+        attempts: list[tuple[str, dict[str, str], int]] = [
+            (f"?token={token}", {}, 200),
+            ("", {"Authorization": f"Bearer {token}"}, 200),
+            ("", {}, 403),
+            ("?token=x", {}, 403),
+            ("", {"Authorization": "Bearer x"}, 403),
+        ]
+        for query, headers, status in attempts:
             sent = {**headers, "Accept": "text/plain; version=0.0.4"}
             async with browser.session.get(
                 f"{browser.base}/metrics{query}", headers=sent
@@ -178,7 +183,7 @@ def test_sections_come_by_the_stream_and_only_once() -> None:
         await browser.opens()
         url = f"{browser.base}{browser.access.root}c/demo/stream"
         async with browser.session.get(url) as answer:
-            told = []
+            told: list[dict[str, Any]] = []
             while len(told) < 2:
                 line = await answer.content.readline()
                 if line.startswith(b"data: "):
@@ -189,9 +194,9 @@ def test_sections_come_by_the_stream_and_only_once() -> None:
         listed = (await first_event(browser, "stream"))["sections"]["clusters"]
         assert f'href="{browser.access.root}c/demo"' in listed
         assert "1,234" in listed
-        told = await first_event(browser, "c/nobody/stream")
-        assert told["trouble"] == "there is no cluster named nobody"
-        assert told["facts"] == {}, "nothing can be done with it"
+        other = await first_event(browser, "c/nobody/stream")
+        assert other["trouble"] == "there is no cluster named nobody"
+        assert other["facts"] == {}, "nothing can be done with it"
 
     browsing(scenario)
 
@@ -235,7 +240,7 @@ def test_a_command_of_somebody_elses_page_is_not_carried_out() -> None:
     source = MadeUp()
 
     async def scenario(browser: Browser) -> None:
-        body = {"json": {}}
+        body: dict[str, Any] = {"json": {}}
         assert (await browser.post("c/demo/stop", **body))[0] == 403, "without the cookie"
         await browser.opens()
         wrong: tuple[dict[str, str], ...] = (

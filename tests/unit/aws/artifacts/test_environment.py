@@ -12,7 +12,6 @@ import pytest
 from support.clusters.memory_bucket import MemoryBucket
 from support.processes.wheels import tiny
 
-from spotelastic.aws.artifacts import environments
 from spotelastic.aws.artifacts.environments import (
     BuildFailed,
     BuildPolicy,
@@ -187,7 +186,7 @@ def test_a_conda_environment_of_another_python_is_refused_with_what_to_write(
 @pytest.fixture
 def no_conda(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on the images that workers boot."""
-    monkeypatch.setattr(environments.shutil, "which", lambda _: None)
+    monkeypatch.setattr(shutil, "which", lambda _: None)
 
 
 def published(folder: Path, data: bytes) -> BuildPolicy:

@@ -4,6 +4,7 @@ import shutil
 import subprocess
 import unicodedata
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -90,7 +91,9 @@ def test_a_list_of_packages_that_no_node_would_get_is_refused(
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 @pytest.mark.parametrize("form", ["NFC", "NFD"])
-def test_what_git_ignores_is_no_code_however_a_disk_spells_it(tmp_path: Path, form: str) -> None:
+def test_what_git_ignores_is_no_code_however_a_disk_spells_it(
+    tmp_path: Path, form: Literal["NFC", "NFD"]
+) -> None:
     """A Mac's disk decomposes letters, and git composes them."""
     name = "schlüssel.pem"
     folder = tmp_path / unicodedata.normalize("NFD", "Übung")

@@ -349,7 +349,9 @@ def test_a_poller_goes_on_after_anything_that_its_source_raises_and_says_it_once
 ) -> None:
     told: SimpleQueue[Notice] = SimpleQueue()
     notice = Notice(InterruptionKind.REBALANCE, "i-1", "imds", 1.0, 1.0)
-    polls = iter([RecursionError("deep"), RecursionError("deep"), KeyError("x"), (notice,)])
+    polls: Iterator[Exception | tuple[Notice, ...]] = iter(
+        [RecursionError("deep"), RecursionError("deep"), KeyError("x"), (notice,)]
+    )
     over = Event()
 
     class Source:

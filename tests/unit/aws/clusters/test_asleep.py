@@ -13,7 +13,7 @@ from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.names import MEMBERS, Names
 from spotelastic.aws.clusters import asleep, teardown
 from spotelastic.aws.clusters import lifecycle as clusters
-from spotelastic.aws.compute import autoscaling
+from spotelastic.aws.compute import autoscaling, worker_groups
 from spotelastic.aws.network import cloudformation
 from spotelastic.cloud.model import ALIVE
 from spotelastic.model.job import Regions
@@ -109,7 +109,7 @@ def test_a_first_up_that_fails_leaves_nothing_asleep(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(clusters.worker_groups, "ensure", interrupted)
+    monkeypatch.setattr(worker_groups, "ensure", interrupted)
     with pytest.raises(KeyboardInterrupt):
         up(aws, asleep=True)
     assert remains(NAME) == []

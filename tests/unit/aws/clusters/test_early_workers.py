@@ -86,7 +86,7 @@ class Slow:
         from moto.core import DEFAULT_ACCOUNT_ID
 
         groups = autoscaling_backends[DEFAULT_ACCOUNT_ID]["us-east-1"].autoscaling_groups
-        return groups[ITS.workers].desired_capacity if ITS.workers in groups else 0
+        return int(groups[ITS.workers].desired_capacity or 0) if ITS.workers in groups else 0
 
 
 @pytest.fixture

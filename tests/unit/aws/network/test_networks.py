@@ -105,11 +105,14 @@ def test_three_zones_for_control_and_one_for_workers_are_needed() -> None:
 
 
 def test_a_cluster_stays_in_its_network() -> None:
-    for its, wanted in (((), ()), (("s-1",), ()), (("s-1",), ("s-2", "s-1"))):
+    Ids = tuple[str, ...]
+    same: list[tuple[Ids, Ids]] = [((), ()), (("s-1",), ()), (("s-1",), ("s-2", "s-1"))]
+    for its, wanted in same:
         check_kept("demo", its, wanted)
-    for its, wanted, where in (
+    others: list[tuple[Ids, Ids, str]] = [
         ((), ("s-1",), "a network of its own"),
         (("s-1", "s-2"), ("s-1",), "s-1, s-2"),
-    ):
+    ]
+    for its, wanted, where in others:
         with pytest.raises(UsageError, match=f"demo is in {where}, and a cluster cannot move"):
             check_kept("demo", its, wanted)

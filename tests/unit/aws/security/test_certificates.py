@@ -54,7 +54,7 @@ def shake_hands(server: Certificate, client: Certificate, host: str, folder: Pat
             each.do_handshake()
         except ssl.SSLWantReadError:
             continue
-    seen = called.getpeercert()
+    seen: Any = called.getpeercert()
     assert seen is not None
     ((subject,),) = seen["subject"]
     return str(subject[1])

@@ -266,13 +266,13 @@ class Meeting(FolderStorage):
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
-        self.read: Counter[str] = Counter()
+        self.asked: Counter[str] = Counter()
         self._all = Barrier(8)
 
     def get(self, key: str) -> Blob | None:
         folder, _, name = key.rpartition("/")
         if folder.endswith("manifests"):
-            self.read[name] += 1
+            self.asked[name] += 1
             if name != "0.json":
                 self._all.wait(PATIENT)
         return super().get(key)
@@ -291,10 +291,10 @@ def test_manifests_are_read_side_by_side_once_all_are_there(tmp_path: Path) -> N
     put_manifests(commits, *range(8))
     for _ in range(3):
         assert not commits.commit(Commit(1, 5), 1)
-    assert storage.read == {"0.json": 3}, "one says how many there are to be"
+    assert storage.asked == {"0.json": 3}, "one says how many there are to be"
     put_manifests(commits, 8)
     assert commits.commit(Commit(1, 5), 1)
-    assert set(storage.read.values()) == {4, 1}
+    assert set(storage.asked.values()) == {4, 1}
 
 
 def test_what_was_before_a_run_began_afresh_counts_no_more_and_stays(tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ from spotelastic_checkpoints.storage.folder import FolderStorage
 from support.processes.patience import PATIENT
 
 NEWER = FORMAT + 1
-READABLE = {"version": NEWER}
-UNREADABLE = {"version": NEWER, "epoch": "the first", "job": 7, "step": []}
+READABLE: dict[str, object] = {"version": NEWER}
+UNREADABLE: dict[str, object] = {"version": NEWER, "epoch": "the first", "job": 7, "step": []}
 
 
 def written(path: Path, change: dict[str, object]) -> bytes:

@@ -242,9 +242,13 @@ def test_a_node_that_is_about_to_go_sends_the_newest_save_it_has_time_for(
             return
         pipeline.deadline = time.time() + seconds
         pipeline.want(second)
-        asyncio.get_running_loop().run_in_executor(None, commits.begun.wait).add_done_callback(
-            lambda _: (pipeline.want(third), commits.may_end.set())
-        )
+
+        def begun(_: object) -> None:
+            pipeline.want(third)
+            commits.may_end.set()
+
+        waiting = asyncio.get_running_loop().run_in_executor(None, commits.begun.wait)
+        waiting.add_done_callback(begun)
 
     told = run(commits, lambda pipeline: pipeline.want(save), moved_on, policy=ONE_TENSOR_A_FILE)
     assert commits.steps == sent
@@ -394,7 +398,7 @@ def test_what_was_sent_holds_no_slot_while_others_have_not_sent_theirs(save: Sav
         moved = asyncio.Event()
         with ThreadPoolExecutor(2) as pool:
             pipeline = Pipeline(
-                Incomplete,  # type: ignore[arg-type, return-value]
+                Incomplete,  # type: ignore[arg-type]
                 lambda event: None,
                 moved.set,
                 pool,

@@ -10,6 +10,7 @@ from threading import Barrier, BrokenBarrierError
 from typing import Any, ClassVar
 
 import pytest
+from spotelastic_checkpoints import addresses
 from spotelastic_checkpoints.commit.retention import Keep
 from spotelastic_checkpoints.commit.upload_pipeline import Pipeline
 from spotelastic_checkpoints.daemon import daemon_state, daemon_storage
@@ -18,7 +19,6 @@ from spotelastic_checkpoints.daemon.daemon_storage import DaemonStorage
 from spotelastic_checkpoints.daemon.service import Service
 from spotelastic_checkpoints.memory.arena import Arena
 from spotelastic_checkpoints.messages import Sealing
-from spotelastic_checkpoints.peers import transfers
 from spotelastic_checkpoints.peers.handshake import PeerCredentials
 from spotelastic_checkpoints.peers.messages import Inventory
 from spotelastic_checkpoints.peers.transfers import Peer, PeerServer
@@ -85,7 +85,7 @@ def test_a_connection_that_cannot_be_taken_is_not_the_last(
         listener.listen(backlog)
         return listener
 
-    monkeypatch.setattr(transfers.addresses, "listen", poor_server)
+    monkeypatch.setattr(addresses, "listen", poor_server)
     server = PeerServer(Arena(tmp_path, 1), PeerCredentials(""), "127.0.0.1", 0)
     with closing(server), closing(Peer(server.address, PeerCredentials(""))) as peer:
         assert peer.inventory(Inventory("r1", 1, "")) == ()

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from spotelastic_checkpoints.commit.commit_protocol import Commits
 from spotelastic_checkpoints.errors import CheckpointsError, RestoreFailed
 from spotelastic_checkpoints.format import encoding, layout
 from spotelastic_checkpoints.format.layout import Declaration, Declared, JobLayout
@@ -54,7 +55,9 @@ class Authority:
     folder: Path
     own: Certificate = field(default_factory=lambda: make_authority("demo", NOW))
 
-    def write(self, name: str, subject: Subject = WORKER, now: datetime = NOW) -> tuple[Path, ...]:
+    def write(
+        self, name: str, subject: Subject = WORKER, now: datetime = NOW
+    ) -> tuple[Path, Path, Path]:
         return issue(self.own, subject, now).write(self.folder / name)
 
     def credentials(
@@ -162,7 +165,7 @@ def restored(
 ) -> tuple[dict[int, bytes], list[str]]:
     """The tensor's parts as a node that has nothing brings them, and what it says about it."""
 
-    def no_store() -> sources.Commits:
+    def no_store() -> Commits:
         raise AssertionError("what peers hold comes from them")
 
     told: list[str] = []

@@ -1,6 +1,7 @@
 """What a script writes is kept and put back, whoever writes it, leaves, dies or comes late."""
 
 import tempfile
+import time
 from itertools import count
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from spotelastic_checkpoints.errors import StorageRefused, StorageUnavailable
-from spotelastic_checkpoints.files import keeping
+from spotelastic_checkpoints.files import keeping, placing
 from spotelastic_checkpoints.files.keeping import AGAIN, RESTLESS, SWEPT_AFTER
 from spotelastic_checkpoints.files.kept import index_key, leads_inside
 from support.saving.kept_files_run import Place
@@ -122,7 +123,7 @@ def test_a_file_is_kept_when_it_rests_and_read_once(
     place.time.now += 3
     assert node.keep(2)
     assert place.kept() == {"out/best.pt": b"a whole one"}
-    monkeypatch.setattr(keeping.placing, "opened", None)
+    monkeypatch.setattr(placing, "opened", None)
     assert node.keep(2)
 
 
@@ -262,7 +263,7 @@ def test_a_daemon_that_takes_over_reads_nothing_again(
     again = place.node("a")
     again.begin(0, first.epoch)
     again.put_back(0, missing=True)
-    monkeypatch.setattr(keeping.placing, "opened", None)
+    monkeypatch.setattr(placing, "opened", None)
     assert again.keep(0)
 
 
@@ -315,7 +316,7 @@ def test_the_next_node_waits_for_the_last_files_of_one_that_leaves_but_not_for_l
         first.leaving = 0.0
         first.keep(0)
 
-    monkeypatch.setattr(keeping.time, "sleep", writes_its_last)
+    monkeypatch.setattr(time, "sleep", writes_its_last)
     second.put_back(0)
     assert (place.base / "b/out/log").read_bytes() == b"one, two"
     first.leaving = place.time.now + 60
@@ -326,7 +327,7 @@ def test_the_next_node_waits_for_the_last_files_of_one_that_leaves_but_not_for_l
         waited.append(seconds)
         place.time.now += seconds
 
-    monkeypatch.setattr(keeping.time, "sleep", passes)
+    monkeypatch.setattr(time, "sleep", passes)
     place.node("c").put_back(0)
     assert sum(waited) == pytest.approx(keeping.LEAVER_WITHIN, abs=0.2)
     assert (place.base / "c/out/log").read_bytes() == b"one, two"

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from spotelastic_checkpoints.files import keeping
+from spotelastic_checkpoints.files import keeping, placing
 from spotelastic_checkpoints.files.keeping import RESTLESS
 from support.saving.kept_files_run import Place
 
@@ -101,7 +101,7 @@ def what(file: Path) -> tuple[object, ...] | None:
 def unkind(base: Path, things: list[Thing]) -> Iterator[None]:
     """Some files cannot be read, also by root, and others change while they are."""
     kinds = {thing.path.removeprefix("out/"): thing.kind for thing in things}
-    opened, read_piece, numbers = keeping.placing.opened, keeping.read_piece, count()
+    opened, read_piece, numbers = placing.opened, keeping.read_piece, count()
     to_change: list[str] = []
 
     @contextmanager
@@ -123,7 +123,7 @@ def unkind(base: Path, things: list[Thing]) -> Iterator[None]:
 
     once = {path for path, kind in kinds.items() if kind == "changes once"}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(keeping.placing, "opened", opening)
+        patch.setattr(placing, "opened", opening)
         patch.setattr(keeping, "read_piece", reading)
         yield
 

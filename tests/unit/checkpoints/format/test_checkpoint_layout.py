@@ -11,9 +11,8 @@ from spotelastic_checkpoints.errors import ArenaFull
 from spotelastic_checkpoints.format import layout
 from spotelastic_checkpoints.format.layout import Declaration, Declared
 from spotelastic_checkpoints.memory import slots
-from spotelastic_checkpoints.memory.arena import Arena, SlotHeader, SlotState
+from spotelastic_checkpoints.memory.arena import Arena, SlotHeader, SlotState, SlotView
 from spotelastic_checkpoints.memory.free_memory import FreeMemory
-from spotelastic_checkpoints.memory.slots import SlotView
 from spotelastic_checkpoints.types import Branch, Commit, MemberRanks, RoundInfo
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from spotelastic_checkpoints.errors import ArenaFull
-from spotelastic_checkpoints.memory import cgroups, free_memory
+from spotelastic_checkpoints.memory import cgroups
 from spotelastic_checkpoints.memory.arena import Arena
 from spotelastic_checkpoints.memory.cgroups import Limit
 
@@ -110,7 +110,7 @@ def test_slots_beyond_the_limit_are_refused_with_its_numbers_and_never_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit = Limit(Path("/sys/fs/cgroup/job"), 64 * MIB, 61 * MIB)
-    monkeypatch.setattr(free_memory.cgroups, "tightest", lambda: limit)
+    monkeypatch.setattr(cgroups, "tightest", lambda: limit)
     arena = Arena(tmp_path, workers=2)
     with pytest.raises(ArenaFull) as told:
         arena.slots_that_fit(MIB, most=3)

@@ -1,12 +1,12 @@
 """Which answers of S3 end a save, and which are waited out."""
 
 import errno
+import subprocess
 
 import pytest
 import s3fs
 from spotelastic_checkpoints.errors import StorageRefused, StorageUnavailable
 from spotelastic_checkpoints.storage.filesystems import S3fsStorage
-from spotelastic_checkpoints.storage.s3 import s3_storage
 from spotelastic_checkpoints.storage.s3.s3_storage import S3Storage
 from support.saving.fixed_answers import answering
 
@@ -66,7 +66,7 @@ def test_a_machine_without_memory_for_a_process_is_waited_out(
     def run(*_: object, **__: object) -> None:
         raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
-    monkeypatch.setattr(s3_storage.subprocess, "run", run)
+    monkeypatch.setattr(subprocess, "run", run)
     with pytest.raises(StorageUnavailable, match=r"unfinished uploads: .*Cannot allocate memory"):
         storage.unfinished()
     with pytest.raises(StorageUnavailable, match="Cannot allocate memory"):

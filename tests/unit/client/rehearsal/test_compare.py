@@ -2,10 +2,13 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from spotelastic.client.rehearsal import answer, compare
 from spotelastic.client.rehearsal.answer import CauseFacts, Row
 from spotelastic.client.rehearsal.records import RecordedLine, StepRecord
+
+NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 def line(
@@ -16,7 +19,7 @@ def line(
     rank: int = 0,
     world: int = 2,
     lr: float = 0.1,
-    **more: str,
+    more: Mapping[str, str] = NOTHING,
 ) -> RecordedLine:
     """A step of a model of one weight."""
     found = {
@@ -57,7 +60,7 @@ def test_the_first_step_that_is_another_is_named_with_its_values_first() -> None
 
 
 def test_a_state_that_was_restored_is_compared_and_gradients_in_it_are_not() -> None:
-    wrong = line(2, 2.5, kind="restored", **{"gradient of model.weight": "other"})
+    wrong = line(2, 2.5, kind="restored", more={"gradient of model.weight": "other"})
     [found] = compare.differences(PLAIN, [wrong], NONE)
     assert (found.name, found.step) == ("model.weight", 3)
 
@@ -84,9 +87,9 @@ def test_noise_of_two_plain_runs_is_no_difference_and_more_than_it_is() -> None:
 
 
 def test_what_no_number_tells_is_ignored_where_two_plain_runs_differ_in_it() -> None:
-    plain, again = (run(line(1, 1.0, **{"random numbers of python": each})) for each in "ab")
+    plain, again = (run(line(1, 1.0, more={"random numbers of python": each})) for each in "ab")
     noise = compare.noise(plain, again)
-    other = line(1, 1.0, **{"random numbers of python": "c"})
+    other = line(1, 1.0, more={"random numbers of python": "c"})
     assert compare.differences(plain, [other], noise) == []
     assert [str(each) for each in compare.differences(plain, [other], NONE)] == [
         "random numbers of python differs"
@@ -113,7 +116,9 @@ def test_with_other_ranks_values_are_the_same_exactly() -> None:
 
 def test_with_other_ranks_a_value_may_be_rounded_and_a_hash_tells_nothing() -> None:
     allowed = compare.tolerance(PLAIN, ALONE)
-    near = line(2, 2.0, world=3, lr=0.1 + 1e-9, callbacks="another text, with a loss in it")
+    near = line(
+        2, 2.0, world=3, lr=0.1 + 1e-9, more={"callbacks": "another text, with a loss in it"}
+    )
     assert compare.of_other_ranks(PLAIN, ALONE, [near], allowed) == []
 
 
@@ -122,7 +127,7 @@ def test_with_other_ranks_a_trained_number_is_rounded_as_a_tensor_is() -> None:
     name = "optimizer.state.2.bias.exp_avg_sq"
 
     def trained(step: int, weight: float, value: float, world: int) -> RecordedLine:
-        made = line(step, weight, world=world, **{name: f"{value!r:*<34}float32(1,)"})
+        made = line(step, weight, world=world, more={name: f"{value!r:*<34}float32(1,)"})
         made.samples[name], made.shown[name] = [value], repr(value)  # type: ignore[index]
         return made
 

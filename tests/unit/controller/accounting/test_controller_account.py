@@ -13,7 +13,7 @@ from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.aws.compute import estimate
 from spotelastic.aws.compute.prices import AwsPrices, shipped_table
 from spotelastic.client import commands, published
-from spotelastic.cloud.model import Instance
+from spotelastic.cloud.model import Instance, InstanceState, Role
 from spotelastic.controller.accounting import ledger, usage
 from spotelastic.controller.accounting.usage import HOUR, Usage
 from spotelastic.controller.decisions import limits
@@ -59,9 +59,11 @@ class Listed(Market):
         return self._prices.besides(role, public=public)
 
 
-def machine(id: str, role: str = "worker", state: str = "running", **more: object) -> Instance:
+def machine(
+    id: str, role: Role = "worker", state: InstanceState = "running", **more: Any
+) -> Instance:
     made = Instance(id, role, state, "g5.xlarge", "us-east-1a", "127.80.0.9", True, 100.0)
-    return replace(made, **more)  # type: ignore[arg-type]
+    return replace(made, **more)
 
 
 # -- the bill ------------------------------------------------------------------------------------
@@ -227,7 +229,7 @@ def test_the_cost_limit_is_one_of_all_that_is_on_the_bill() -> None:
         left = usage.cost("demo", bill, None, now, 6.6).hours_left
         decided.append((limits.verdict(Observation(1, 0.0, money=money), now, policy), left))
     (goes_on, left), (ends, none) = decided
-    assert (goes_on, left) == (None, pytest.approx(0.1))
+    assert goes_on is None and left == pytest.approx(0.1)
     assert ends is not None
     assert (ends.reason, none) == ("it has cost $6.93 at $3.30 an hour (--max-cost 6.6)", 0.0)
 

@@ -1,11 +1,12 @@
 """The status that people see, from what a controller has observed."""
 
 from dataclasses import replace
+from typing import Any
 
 from spotelastic_checkpoints.types import Schedule
 from support.store.memory_store import MemoryStore
 
-from spotelastic.cloud.model import Instance
+from spotelastic.cloud.model import Instance, InstanceState, Role
 from spotelastic.controller.accounting.status import status, step_time
 from spotelastic.controller.etcd.etcd_mirror import Mirror, Records
 from spotelastic.controller.model.observation import REPLACED, DepartedNode, SlowReplacement
@@ -23,9 +24,11 @@ from spotelastic.store.keys import Keys
 KEYS = Keys("demo")
 
 
-def machine(id: str, role: str = "worker", state: str = "running", **more: object) -> Instance:
+def machine(
+    id: str, role: Role = "worker", state: InstanceState = "running", **more: Any
+) -> Instance:
     made = Instance(id, role, state, "g5.xlarge", "us-east-1a", "127.80.0.9", True, 100.0)
-    return replace(made, **more)  # type: ignore[arg-type]
+    return replace(made, **more)
 
 
 def node(id: str, incarnation: str = "1") -> Node:

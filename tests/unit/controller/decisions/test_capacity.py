@@ -346,7 +346,7 @@ clusters = st.builds(
     st.integers(300, 600),
 )
 policies = st.builds(
-    lambda mode, base: ControllerPolicy(capacity=Capacity(mode, base)),  # type: ignore[arg-type]
+    lambda mode, base: ControllerPolicy(capacity=Capacity(mode, base)),
     st.sampled_from(["never", "fallback"]),
     st.integers(0, 8),
 )

@@ -27,7 +27,7 @@ from spotelastic.cloud.events import (
     StateChange,
     Unknown,
 )
-from spotelastic.cloud.model import GroupMember, LaunchQuotas
+from spotelastic.cloud.model import GroupMember, InstanceState, LaunchQuotas
 from spotelastic.controller.decisions.decide import decide
 from spotelastic.controller.etcd.etcd_mirror import Mirror
 from spotelastic.controller.model.observation import (
@@ -283,8 +283,9 @@ def test_a_node_that_came_back_under_a_new_lease_is_lost_again_and_once_for_each
                 joined={"a": joined + 1} if "a" in nodes else {},
                 told=frozenset(map(account, told)),
             )
-            found = [each.event for each in only(decide(seen, NOW, POLICY), Tell)]
-            told += found
+            told += [
+                each.event for each in decide(seen, NOW, POLICY).actions if isinstance(each, Tell)
+            ]
     assert [(event.kind, event.data["at"]) for event in told] == [("loss", 995.0), ("loss", 999.0)]
 
 
@@ -359,7 +360,7 @@ def test_a_node_that_tells_that_it_prepares_is_waited_for_longer() -> None:
     [(True, "running", False), (False, "running", True), (True, "terminated", True)],
 )
 def test_a_drain_is_complete_when_the_agent_is_done_or_the_machine_gone(
-    registered: bool, state: str, completed: bool
+    registered: bool, state: InstanceState, completed: bool
 ) -> None:
     seen = replace(
         healthy("a", "b"),

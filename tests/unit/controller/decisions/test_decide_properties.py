@@ -14,7 +14,7 @@ from support.clusters.observations import (
 )
 
 from spotelastic.cloud.events import Malformed, SpotWarning, StateChange
-from spotelastic.cloud.model import GroupMember, WorkerGroup
+from spotelastic.cloud.model import GroupMember, InstanceState, WorkerGroup
 from spotelastic.controller.decisions.decide import decide, settled
 from spotelastic.controller.model.observation import (
     CompleteDrain,
@@ -24,6 +24,8 @@ from spotelastic.controller.model.observation import (
     SetDesired,
 )
 from spotelastic.model.job import Job
+
+STATES: tuple[InstanceState, ...] = ("pending", "running", "terminated")
 
 ids = st.sampled_from("abcdef")
 places = st.builds(
@@ -46,7 +48,7 @@ observations = st.builds(
         st.integers(0, 6),
         st.lists(places, max_size=6, unique_by=lambda place: place.instance).map(tuple),
     ),
-    machines=st.dictionaries(ids, st.sampled_from(["pending", "running", "terminated"])).map(
+    machines=st.dictionaries(ids, st.sampled_from(STATES)).map(
         lambda states: {id: machine(id, state) for id, state in states.items()}
     ),
     nodes=st.sets(ids).map(lambda names: {id: node(id) for id in names}),

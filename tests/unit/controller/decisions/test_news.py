@@ -3,7 +3,7 @@
 import pytest
 
 from spotelastic.cloud.events import CloudEvent, Rebalance, SpotWarning, StateChange
-from spotelastic.cloud.model import GroupMember, Instance, WorkerGroup
+from spotelastic.cloud.model import GroupMember, Instance, InstanceState, WorkerGroup
 from spotelastic.controller.decisions.urgent import acted, warned
 from spotelastic.controller.model.observation import Message, Remove, Replace, SetDesired
 
@@ -17,14 +17,14 @@ SPOT = WorkerGroup(
     ),
 )
 GROUPS = (SPOT, WorkerGroup("on-demand", 1, (GroupMember("i-2", "InService"),)))
+STATES: dict[str, InstanceState] = {
+    "i-1": "running",
+    "i-2": "running",
+    "i-gone": "running",
+    "i-off": "terminated",
+}
 MACHINES = {
-    name: Instance(name, "worker", state, "t", "z", "", True, 0.0)
-    for name, state in {
-        "i-1": "running",
-        "i-2": "running",
-        "i-gone": "running",
-        "i-off": "terminated",
-    }.items()
+    name: Instance(name, "worker", state, "t", "z", "", True, 0.0) for name, state in STATES.items()
 }
 WARNED = SpotWarning("e1", 1.0, "i-1")
 

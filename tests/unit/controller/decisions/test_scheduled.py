@@ -1,6 +1,7 @@
 """What a controller does about ends of nodes that AWS has announced for a later time."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from support.clusters.observations import (
@@ -165,7 +166,7 @@ def test_a_node_is_replaced_within_the_last_hour() -> None:
     ],
     ids=["short", "not registered", "boots fail", "ended", "refused", "another one goes"],
 )
-def test_it_is_not_replaced_ahead_while_that_would_cost_a_node(change: dict[str, object]) -> None:
+def test_it_is_not_replaced_ahead_while_that_would_cost_a_node(change: dict[str, Any]) -> None:
     seen = scheduled(HOUR, **change)
     assert not [each for each in events(seen) if "replaced ahead" in each.message]
     ended = seen.job is not None and seen.job.state == "succeeded"

@@ -118,7 +118,9 @@ def test_nothing_else_is_a_short_life(seen: Observation) -> None:
 
 
 def test_the_more_nodes_pause_for_it_the_longer_a_node_must_live() -> None:
-    few, many = job(n1="a"), job(**{f"n{each}": "a" for each in range(64)})
+    few, many = (
+        job("a", launched=240.0, **{f"n{each}": "a" for each in range(n)}) for n in (1, 64)
+    )
     assert short_lives.pays_after(few, POLICY) == 250.0
     assert short_lives.pays_after(many, POLICY) == 880.0
 

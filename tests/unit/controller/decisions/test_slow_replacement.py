@@ -1,6 +1,7 @@
 """Slow nodes are replaced one by one, within bounds, and only where that is wanted."""
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -126,7 +127,7 @@ LEAVING = replace(
     ],
     ids=["leaves", "drains", "boots", "grows", "ended", "refused", "waits", "earlier"],
 )
-def test_a_node_stays_while_something_else_is_under_way(meanwhile: dict[str, object]) -> None:
+def test_a_node_stays_while_something_else_is_under_way(meanwhile: dict[str, Any]) -> None:
     seen = replace(job(slow("i-1")), **meanwhile)
     assert told(seen) == []
     begun = replace(seen, slow_replaced=(SlowReplacement("i-1", "i-1-1", NOW - 1, 0),))

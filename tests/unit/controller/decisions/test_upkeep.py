@@ -6,7 +6,7 @@ from dataclasses import replace
 from spotelastic_checkpoints import log_records
 from spotelastic_checkpoints.log_records import LogStyle
 
-from spotelastic.cloud.model import GroupMember, Instance, WorkerGroup
+from spotelastic.cloud.model import GroupMember, Instance, InstanceState, WorkerGroup
 from spotelastic.controller.decisions.housekeeping import (
     BOOT,
     ClusterState,
@@ -28,7 +28,9 @@ POLICY = HousekeepingPolicy()
 LED = ClusterState(minimum=2, switch_at=NOW + POLICY.unattended)
 
 
-def machine(id: str, at: float = NOW - 60.0, state: str = "running", reason: str = "") -> Instance:
+def machine(
+    id: str, at: float = NOW - 60.0, state: InstanceState = "running", reason: str = ""
+) -> Instance:
     return Instance(id, "worker", state, "g5.xlarge", "a", "10.0.0.9", True, at, reason=reason)
 
 

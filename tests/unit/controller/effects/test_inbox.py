@@ -83,7 +83,7 @@ def test_what_is_delivered_again_is_there_once_with_its_new_receipt(
     inbox.settle([Discard(first, "handled")])
     assert len(inbox.messages) == 2, "the receipt that is known does not delete it any more"
     inbox.settle([Discard(inbox.messages[0], "duplicate")])
-    assert inbox.messages == (other,)
+    assert [*inbox.messages] == [other]
 
 
 def test_who_leads_no_more_hands_back_what_he_has_and_what_he_still_gets(

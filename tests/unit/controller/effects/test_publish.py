@@ -13,7 +13,7 @@ from spotelastic.cloud.bucket import CURVE, EVENTS, STATUS
 from spotelastic.controller.effects.publisher import PROGRESS_EVERY, Account, Publisher
 from spotelastic.controller.etcd.etcd_mirror import Records
 from spotelastic.errors import Unavailable
-from spotelastic.model.job import Job
+from spotelastic.model.job import Job, JobState
 from spotelastic.model.progress import Event, Point, Status
 
 
@@ -42,7 +42,7 @@ class Bucket(MemoryBucket):
         return [msgspec.json.decode(data, type=Status).step for data in self.of(STATUS)]
 
 
-def at_step(step: int, state: str = "running") -> Account:
+def at_step(step: int, state: JobState = "running") -> Account:
     events = tuple(Event(float(n), "test", "") for n in range(step))
     points = tuple(Point(n, None, float(n)) for n in range(1, step + 1))
     return Account(Records(job=Job(state, 0.0, ""), events=events, points=points))
@@ -67,7 +67,8 @@ def test_a_step_is_news_once_a_second_and_what_happens_is_at_once() -> None:
 def test_messages_of_others_are_no_news_and_are_told_with_the_next() -> None:
     bucket = Bucket()
     publisher = Publisher(bucket, lambda: "a", lambda: True, lambda: 100.0)
-    for count, state in enumerate(("running", "running", "succeeded")):
+    states: tuple[JobState, ...] = ("running", "running", "succeeded")
+    for count, state in enumerate(states):
         publisher.offer(replace(at_step(count, state), fates={"foreign": count}))
         bucket.wait(EVENTS, count + 1)  # so that it was looked at
     publisher.finish(timeout=PATIENT)

@@ -2,6 +2,7 @@
 
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from support.clusters.leading_controller import KEYS, SPEC, FakeNotifier, Leader
@@ -34,7 +35,7 @@ def watched(leader: Leader) -> Leader:
     return leader
 
 
-def watched_job(leader: Leader, **more: object) -> JobSpec:
+def watched_job(leader: Leader, **more: Any) -> JobSpec:
     """Its deadline is near."""
     capacity = Capacity(deadline=leader.time.clock() + 200.0, within=3600.0)
     return replace(SPEC, **{"notify": {"1-json": 1}, "capacity": capacity, **more})

@@ -2,6 +2,7 @@
 
 import pytest
 from support.emulated_kubernetes import __main__ as command
+from support.emulated_kubernetes import cluster
 
 
 @pytest.mark.parametrize(
@@ -19,7 +20,7 @@ def test_arguments_are_read_before_a_cluster_starts(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(command.cluster, "running", lambda: pytest.fail("a cluster was started"))
+    monkeypatch.setattr(cluster, "running", lambda: pytest.fail("a cluster was started"))
     with pytest.raises(SystemExit) as ended:
         command.main(args)
     its = capsys.readouterr()

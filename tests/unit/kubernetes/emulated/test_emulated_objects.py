@@ -129,7 +129,7 @@ def test_who_applies_again_without_a_field_removes_it_unless_another_applies_it(
     store: ObjectStore,
 ) -> None:
     def apply(manager: str, force: bool = False, **data: str) -> dict[str, Any]:
-        return store.apply(CONFIG_MAPS, PLACE, "c", config(**data), manager, force=force)
+        return store.apply(CONFIG_MAPS, PLACE, "c", config("c", None, **data), manager, force=force)
 
     apply("me", a="1", b="1")
     apply("you", b="1")
@@ -201,7 +201,11 @@ def job(**spec: Any) -> dict[str, Any]:
 
 
 def test_a_job_that_the_cluster_cannot_run_is_refused() -> None:
-    for spec in ({"completionMode": "NonIndexed"}, {"template": {"spec": {"containers": []}}}):
+    wrong: list[dict[str, Any]] = [
+        {"completionMode": "NonIndexed"},
+        {"template": {"spec": {"containers": []}}},
+    ]
+    for spec in wrong:
         with refused(422):
             completed(JOBS, job(**spec))
     made = completed(JOBS, job())

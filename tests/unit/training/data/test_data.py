@@ -120,7 +120,7 @@ def test_weighted_pieces_average_to_the_mean_over_the_global_batch(
 
 
 def test_a_loader_that_is_ahead_of_the_loop_loses_nothing() -> None:
-    data = torch.arange(40)
+    data: Any = torch.arange(40)
     sampler = se.ElasticSampler(data, 4, seed=1)
     loader: DataLoader[torch.Tensor] = DataLoader(
         data, batch_sampler=sampler, num_workers=1, prefetch_factor=4

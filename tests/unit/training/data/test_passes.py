@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ def sampler(**options: bool) -> se.ElasticSampler:
     return se.ElasticSampler(DATA, global_batch=4, **options)
 
 
-def loader(own: se.ElasticSampler, workers: int = 0, *, keep: bool = False) -> DataLoader:
+def loader(own: se.ElasticSampler, workers: int = 0, *, keep: bool = False) -> DataLoader[Any]:
     return DataLoader(DATA, batch_sampler=own, num_workers=workers, persistent_workers=keep)
 
 
@@ -55,7 +56,7 @@ def test_accumulated_batches_that_are_counted_one_by_one_are_fine() -> None:
     assert (own.epoch, own.consumed) == (1, 0)
 
 
-def ahead(batches: DataLoader) -> Iterator[object]:
+def ahead(batches: DataLoader[Any]) -> Iterator[object]:
     """As Lightning and accelerate do, to know which is the last."""
     under_way = iter(batches)
     current = next(under_way)
@@ -103,7 +104,7 @@ class Wrapped:
 
 def test_a_wrapped_sampler_knows_its_loader_and_a_copy_begins_anew() -> None:
     own = sampler()
-    batches = DataLoader(DATA, batch_sampler=Wrapped(own), num_workers=2)  # type: ignore[arg-type]
+    batches = DataLoader(DATA, batch_sampler=Wrapped(own), num_workers=2)
     for _ in batches:
         own.advance()
         copy.deepcopy(own).advance()

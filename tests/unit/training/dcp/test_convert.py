@@ -105,7 +105,7 @@ def test_what_was_imported_is_restored_as_it_was(tmp_path: Path) -> None:
     parameter.grad = torch.ones(2)
     milestones = torch.optim.SGD([parameter], lr=1.0)
     scheduler = torch.optim.lr_scheduler.MultiStepLR(milestones, [30, 80])
-    saved = {
+    saved: dict[str, Any] = {
         "averages": {"a": {"w": torch.arange(3.0)}},
         "names": {1: "one", "2": "two", "none": {}},
         "scheduler": scheduler.state_dict(),

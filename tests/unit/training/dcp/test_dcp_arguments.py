@@ -107,5 +107,7 @@ def test_each_load_has_an_id(tmp_path: Path) -> None:
     ids = []
     for _ in range(2):
         reader.reset()
-        ids.append(reader.read_metadata().storage_meta.load_id)
+        found = reader.read_metadata().storage_meta
+        assert found is not None
+        ids.append(found.load_id)
     assert all(ids) and len(set(ids)) == 2

@@ -13,6 +13,7 @@ from spotelastic_checkpoints.storage.folder import FolderStorage
 
 from spotelastic.errors import UsageError
 from spotelastic.training.dcp import convert
+from spotelastic.training.state import values
 
 
 def imported(folder: Path, state: dict[Any, Any], part: str = "") -> dict[Any, Any]:
@@ -25,7 +26,7 @@ def imported(folder: Path, state: dict[Any, Any], part: str = "") -> dict[Any, A
     storage = FolderStorage(folder / "store")
     made = convert.from_torch(folder / "in.pt", storage, 0, shown, part)
     convert.to_torch(Catalog(storage), made, folder / "out.pt", lambda _: None, part)
-    with convert.values.allowed():
+    with values.allowed():
         found: dict[Any, Any] = torch.load(folder / "out.pt", weights_only=True)
     return found
 
@@ -58,7 +59,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     NESTED = torch.nested.nested_tensor([torch.ones(1), torch.ones(2)])
 
-REFUSED = {
+REFUSED: dict[str, tuple[dict[Any, Any], str]] = {
     "two of one name": (
         {"a.b": torch.ones(1), "a": {"b": torch.ones(1)}},
         "would both be saved as",

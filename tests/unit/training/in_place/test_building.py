@@ -33,7 +33,7 @@ def builder(build: Build, **state: Any) -> tuple[Builder, Parts]:
 @pytest.fixture
 def alone() -> Iterator[None]:
     """A process group of one rank."""
-    store = dist.HashStore()  # type: ignore[attr-defined]
+    store = dist.HashStore()
     dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     yield
     dist.destroy_process_group()

@@ -35,7 +35,8 @@ def loop(*awaited: socket.socket) -> Iterator[None]:
     reads, writes = os.pipe()
     with select.epoll() as epoll:
         os.set_inheritable(epoll.fileno(), True)
-        for each in (reads, *awaited):
+        epoll.register(reads, select.EPOLLIN)
+        for each in awaited:
             epoll.register(each, select.EPOLLIN)
         try:
             yield
@@ -200,7 +201,7 @@ def a_server_of_a_thread() -> Iterator[socket.socket]:
 
 def test_what_other_threads_connect_while_a_group_is_made_lives_on() -> None:
     """With a real group of two ranks, both in this process, which are woken."""
-    groups, store, made = Groups(), dist.HashStore(), [None, None]  # type: ignore[attr-defined]
+    groups, store, made = Groups(), dist.HashStore(), [None, None]
 
     def make(rank: int) -> None:
         group = dist.ProcessGroupGloo(store, rank, 2, timedelta(seconds=60))
@@ -258,7 +259,7 @@ print(downloads[0].recv(100))
 
 def test_a_rank_that_waits_for_others_to_make_a_group_is_woken_and_its_download_goes_on() -> None:
     """The other rank never comes. The store is another process's, as in a round."""
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     environ = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
     environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
     with socket.create_server(("127.0.0.1", 0)) as listening:

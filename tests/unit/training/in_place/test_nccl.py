@@ -98,7 +98,7 @@ def test_what_a_rank_did_is_written_where_a_collective_took_too_long(
     told: list[str] = []
     for error in ErrorType.COMM_ERROR, ErrorType.TIMEOUT:
         left = iter([False, True])
-        nccl.look(told.append, lambda e=error: [Noted(e)], left.__next__, lambda: b"steps")
+        nccl.look(told.append, [Noted(error)].copy, left.__next__, lambda: b"steps")
     assert told[0] == "a collective of NCCL failed: COMM_ERROR"
     assert told[1].startswith("a collective of NCCL failed: TIMEOUT (what this rank did is in ")
     assert [*tmp_path.iterdir()] == [tmp_path / "rank_3"]

@@ -4,6 +4,7 @@ import ast
 import itertools
 import sys
 import textwrap
+from typing import Any
 
 import numpy as np
 import pytest
@@ -128,6 +129,6 @@ def test_names_that_are_read_before_they_are_written(body: str, carries: set[str
 
 def test_without_its_source_nothing_is_claimed() -> None:
     text = "for i in range(2):\n    found = outside.carried(sys._getframe(), {})\n"
-    values = {"__name__": "__main__", "outside": outside, "sys": sys}
+    values: dict[str, Any] = {"__name__": "__main__", "outside": outside, "sys": sys}
     exec(compile(text, "<string>", "exec"), values)
     assert "i" not in values["found"]

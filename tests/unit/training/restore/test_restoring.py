@@ -48,7 +48,7 @@ def test_a_parameter_whose_moments_were_not_saved_has_none_in_one_look_at_the_na
     assert len(optimizer.state) == 2 * LAYERS
     # A name that begins another one's: "0.bias" of "0.bias.more".
     saved = Saved([f"{number}.weight" for number in range(LAYERS)] + ["0.bias.more"])
-    items = SavedItems(saved)  # type: ignore[arg-type]
+    items = SavedItems(saved)
     state.make_optimizer_state(items.kinds_by_path(), ())
     assert set(optimizer.state) == {layer.weight for layer in model}
     assert Name.looks <= 2 * LAYERS

@@ -44,7 +44,7 @@ class Daemons:
         if not self.slow:
             file.unlink(missing_ok=True)
         file.touch()
-        items = []
+        items: list[Item] = []
         for path in (("step",), ("spotelastic", "own")):
             length = len(encoding.plain_value(resume.step))
             name = ".".join(path)
@@ -94,7 +94,7 @@ def resumed(
     patience: RestorePatience = RestorePatience(),  # noqa: B008
 ) -> int:
     state = {"step": 0}
-    session = WorkerSession(ranks, "", "r1", source, False, lambda: None)
+    session = WorkerSession(ranks, "", "r1", source, False, lambda _: None)
     restored = open_source(session, daemons, State(state), None, patience)
     assert restored is not None
     # A daemon that has taken over makes a file of the same name for another rank.

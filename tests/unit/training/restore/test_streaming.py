@@ -7,7 +7,7 @@ import torch
 from spotelastic_checkpoints.restore.contents import Piece
 from spotelastic_checkpoints.types import Item
 
-from spotelastic.training.restore import streaming
+from spotelastic.training.restore import shm_copy, streaming
 from spotelastic.training.restore.streaming import Copy
 
 ELEMENTS = 600
@@ -36,7 +36,7 @@ def test_tensors_that_cannot_be_read_into_are_filled_as_well(
     )
     copies = [copy_of(0, plain, 0), copy_of(1, turned, size), copy_of(2, late, 2 * size)]
     # As where a tensor is on a GPU.
-    monkeypatch.setattr(streaming.shm_copy, "can_fill", lambda tensor: tensor is plain)
+    monkeypatch.setattr(shm_copy, "can_fill", lambda tensor: tensor is plain)
     whole = streaming.Window(copies, [(0, 3 * size)])
     streaming.fill_window(str(tmp_path / "file"), whole, moved, window)
     assert torch.equal(plain, numbers[:ELEMENTS])

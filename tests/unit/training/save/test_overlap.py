@@ -95,7 +95,7 @@ class Unasked(torch.optim.SGD):
     def __init__(self, parameters: list[nn.Parameter]) -> None:
         self.param_groups, self.state = [{"params": parameters}], {}  # type: ignore[assignment]
 
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> Any:
         pass
 
 

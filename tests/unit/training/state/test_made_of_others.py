@@ -32,6 +32,9 @@ def two(value: float, *shape: int) -> TwoTensor:
 
 
 class Weights(nn.Module):
+    weight: Any
+    scale: Any
+
     def __init__(self, value: float) -> None:
         super().__init__()
         self.weight = nn.Parameter(two(value, 3, 2))

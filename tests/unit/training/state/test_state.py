@@ -72,20 +72,20 @@ class Halved(nn.Module):
 
 
 def test_extra_state_that_is_a_tensor_is_saved_as_it_is_then(tmp_path: Path) -> None:
-    model = nn.Sequential(Scaled(), Scaled())
-    slot = OneSlot(tmp_path / "slot", {"model": model})
+    first, second = model = [Scaled(), Scaled()]
+    slot = OneSlot(tmp_path / "slot", {"model": nn.Sequential(*model)})
     for step in (1, 2):
-        model[0].scales, model[1].scales = [1.5 * step] * step, [float(step)]
+        first.scales, second.scales = [1.5 * step] * step, [float(step)]
         slot.save(step)
-    again = nn.Sequential(Scaled(), Scaled())
-    load(tmp_path / "slot", 2, {"model": again})
+    again = [Scaled(), Scaled()]
+    load(tmp_path / "slot", 2, {"model": nn.Sequential(*again)})
     assert again[0].scales == [3.0, 3.0] and again[1].scales == [2.0]
-    assert torch.equal(again[1].linear.weight, model[1].linear.weight)
+    assert torch.equal(again[1].linear.weight, second.linear.weight)
 
 
 def test_a_save_asks_each_module_for_its_extra_state_once(tmp_path: Path) -> None:
-    model = nn.Sequential(Scaled(), Scaled(), Scaled())
-    slot = OneSlot(tmp_path / "slot", {"model": model})
+    model = [Scaled(), Scaled(), Scaled()]
+    slot = OneSlot(tmp_path / "slot", {"model": nn.Sequential(*model)})
     before = [module.asked for module in model]
     slot.save(1)
     assert [module.asked for module in model] == [asked + 1 for asked in before]
@@ -189,7 +189,7 @@ class Counting(torch.optim.Optimizer):
         groups = {"lr": 0.1, "seen": {"steps": 0, 3: "x"}, "scale": torch.ones(1)}
         super().__init__(parameters, groups)
 
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> Any:
         for group in self.param_groups:
             group["seen"]["steps"] += 1
             group["scale"] = group["scale"] * 2
@@ -201,7 +201,7 @@ class Counting(torch.optim.Optimizer):
                 own["recent"] = [own["counts"]["n"]] * 2
 
 
-def counting() -> tuple[nn.Module, Counting]:
+def counting() -> tuple[nn.Linear, Counting]:
     model = nn.Linear(2, 1)
     return model, Counting(model.parameters())
 
@@ -285,7 +285,7 @@ def test_a_first_buffer_that_comes_later_is_no_longer_the_same_layout(tmp_path: 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 def test_observers_and_lazy_modules_take_the_shape_that_was_saved(tmp_path: Path) -> None:
-    def make() -> nn.Module:
+    def make() -> Any:
         return nn.ModuleDict(
             {
                 "lazy": nn.Sequential(nn.LazyLinear(2), nn.LazyBatchNorm1d()),

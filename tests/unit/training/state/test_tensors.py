@@ -31,6 +31,8 @@ def saved_and_loaded(folder: Path, state: dict[str, Any], again: dict[str, Any])
 
 
 class Buffers(nn.Module):
+    v: torch.Tensor
+
     def __init__(self, **buffers: torch.Tensor) -> None:
         super().__init__()
         for name, tensor in buffers.items():

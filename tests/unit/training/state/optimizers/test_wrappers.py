@@ -16,12 +16,12 @@ class Properties(torch.optim.Optimizer):
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.optimizer = optimizer
 
-    @property  # type: ignore[override]
-    def state(self) -> Any:
+    @property
+    def state(self) -> Any:  # type: ignore[override]
         return self.optimizer.state
 
-    @property  # type: ignore[override]
-    def param_groups(self) -> Any:
+    @property
+    def param_groups(self) -> Any:  # type: ignore[override]
         return self.optimizer.param_groups
 
 
