@@ -105,12 +105,14 @@ def test_what_aws_says_of_control_nodes_that_cannot_start_is_known(
     try:
         for group in groups:
             laptop.make_group(group, template, 1)
-        found = until(lambda: _all_failed(looked(laptop)))
+        found = until(lambda: _all_failed(looked(laptop))) or ()
+        assert len(found) == len(MEMBERS)
         assert {each.running for each in found} == {0}
         assert all("Your request is being verified." in each.failure for each in found)
     finally:
         laptop.faults.refuse_launches("", "")
-    found = until(lambda: _all_run(looked(laptop)))
+    found = until(lambda: _all_run(looked(laptop))) or ()
+    assert len(found) == len(MEMBERS)
     assert not any(each.failure for each in found)
     for group in groups:
         laptop.delete_group(group)

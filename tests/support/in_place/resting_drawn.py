@@ -83,7 +83,7 @@ def rehearse_often() -> None:
         found = rehearsed(record, step, *args, **told)
         return replace(found, later=step + OFTEN)
 
-    RehearsalRecord.rehearsed = sooner  # type: ignore[method-assign]
+    RehearsalRecord.rehearsed = sooner  # type: ignore[assignment, method-assign]
 
 
 def alone(_: int, tell: Callable[[Any], None]) -> None:

@@ -21,7 +21,8 @@ class Ec2:
             "AvailableIpAddressCount": 250,
             "MapPublicIpOnLaunch": False,
         }
-        subnet |= {"CidrBlock": block} if block else {"Ipv6CidrBlockAssociationSet": [{}]}
+        if block:
+            subnet["CidrBlock"] = block
         table = {
             "RouteTableId": "rtb-1",
             "Associations": [{"SubnetId": "subnet-1"}],
