@@ -105,13 +105,13 @@ def test_what_aws_says_of_control_nodes_that_cannot_start_is_known(
     try:
         for group in groups:
             laptop.make_group(group, template, 1)
-        found = until(lambda: _all_failed(looked(laptop))) or ()
+        found = until(lambda: _all_failed(looked(laptop)))
         assert len(found) == len(MEMBERS)
         assert {each.running for each in found} == {0}
         assert all("Your request is being verified." in each.failure for each in found)
     finally:
         laptop.faults.refuse_launches("", "")
-    found = until(lambda: _all_run(looked(laptop))) or ()
+    found = until(lambda: _all_run(looked(laptop)))
     assert len(found) == len(MEMBERS)
     assert not any(each.failure for each in found)
     for group in groups:
@@ -124,12 +124,12 @@ def looked(laptop: Laptop) -> tuple[ControlGroup, ...]:
         return control_boot.look(Aws(laptop.info.region), "never-come")
 
 
-def _all_failed(found: tuple[ControlGroup, ...]) -> tuple[ControlGroup, ...] | None:
-    return found if found and all(each.failure for each in found) else None
+def _all_failed(found: tuple[ControlGroup, ...]) -> tuple[ControlGroup, ...]:
+    return found if all(each.failure for each in found) else ()
 
 
-def _all_run(found: tuple[ControlGroup, ...]) -> tuple[ControlGroup, ...] | None:
-    return found if found and all(each.running for each in found) else None
+def _all_run(found: tuple[ControlGroup, ...]) -> tuple[ControlGroup, ...]:
+    return found if all(each.running for each in found) else ()
 
 
 # -- quotas ---------------------------------------------------------------------------------------
