@@ -28,3 +28,9 @@ def part(values: Sequence[T], shift: int = 0) -> Sequence[T]:
 def soaked(values: Iterable[object]) -> list[Any]:
     """Values of a parameter that only `make soak` takes."""
     return [pytest.param(value, marks=pytest.mark.soak) for value in values]
+
+
+def every_other(values: Iterable[object]) -> list[Any]:
+    """Values of a parameter, of which `make soak` alone takes half."""
+    all_values = [*values]
+    return [*all_values[::2], *soaked(all_values[1::2])]
