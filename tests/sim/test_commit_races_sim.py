@@ -341,7 +341,7 @@ def rounds(count: int) -> list[Callable[[Commits], None]]:
 @pytest.mark.in_part
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_rounds_that_race_leave_one_history(count: int) -> None:
-    several = range(15) if not SOAK_TURN else range(1000 * SOAK_TURN, 1000 * SOAK_TURN + 500)
+    several = part(range(45)) if not SOAK_TURN else range(1000 * SOAK_TURN, 1000 * SOAK_TURN + 500)
     for seed in several:
         auditor = Auditor()
         storage = MemoryStorage(auditor)

@@ -1,8 +1,13 @@
-"""A plug-in of pytest for `make test-pure`: what imports torch there or starts a process fails."""
+"""A plug-in of pytest for `make test-pure`: what imports torch there or starts a process fails.
+
+To take half a minute, it tries few examples, and of each simulation the first and the last case.
+"""
 
 import sys
 
 import pytest
+from support import draws
+from support.places import TESTS
 
 STARTS = frozenset(
     {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "os.exec"}
@@ -22,7 +27,23 @@ def refuse(event: str, args: tuple[object, ...]) -> None:
         raise ImpureError("a test of make test-pure imports torch")
 
 
-def pytest_configure(config: pytest.Config) -> None:
+def pytest_configure() -> None:
+    draws.OF = 12
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    """Everything is refused from the first import of a test."""
     # The process that hands out the tests to others has to start these.
-    if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
+    if hasattr(session.config, "workerinput") or not session.config.getoption("numprocesses", None):
         sys.addaudithook(refuse)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    ends: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        ends.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    kept = {each for cases in ends.values() for each in (cases[0], cases[-1])}
+    left = [item for item in items if TESTS / "sim" in item.path.parents and item not in kept]
+    config.hook.pytest_deselected(items=left)
+    items[:] = [item for item in items if item not in set(left)]
