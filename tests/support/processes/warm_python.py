@@ -123,7 +123,7 @@ def _run(args: list[str], folder: str) -> None:
 def _describe_services() -> None:
     """Read what boto3 knows of AWS's services once, of which each command would take a second."""
     load = JSONFileLoader().load_file
-    JSONFileLoader.load_file = staticmethod(functools.cache(load))  # type: ignore[method-assign]
+    JSONFileLoader.load_file = staticmethod(functools.cache(load))
     for service in SERVICES:
         boto3.client(service, region_name="us-east-1")
 
