@@ -25,7 +25,7 @@ ON_MACOS := --config-file= --cache-dir=.mypy_cache/macos --platform darwin --pyt
   $(foreach name,signals systems validation training.dcp.convert,-m spotelastic.$(name)) \
   -m spotelastic_checkpoints.memory.reserve
 
-.PHONY: help install linux demo kube demo-kube test-kube docs test test-fast lint types types-on-macos test-examples test-programs \
+.PHONY: help install linux demo kube demo-kube test-kube docs test test-fast test-pure lint types types-on-macos test-examples test-programs \
   test-dashboard test-conformance test-aws soak bench dist smoke clean lock weight
 
 help:
@@ -37,6 +37,7 @@ help:
 	@echo "make docs      build the documentation into build/site; fails on a broken link"
 	@echo "make test      lint, types, import rules and all tests"
 	@echo "make test-fast  lint and the unit tests without an emulated account: what to run at every change"
+	@echo "make test-pure  decisions, rounds, protocols and simulations: no torch, no process, half a minute"
 	@echo "make test-examples  the tutorials, the examples, exports to other libraries, and the states that"
 	@echo "               ten of them make: these are installed into .venv (timm takes part if it is there)"
 	@echo "make test-programs  programs of several libraries lose workers and nodes (transformers, lightning"
@@ -100,6 +101,13 @@ test: linux install
 	@# Each of these takes one core.
 	$(MAKE) --no-print-directory --output-sync -j 2 types lint types-on-macos
 	$(VENV)/bin/pytest -n $(AT_ONCE) --dist loadfile --no-loadscope-reorder
+
+# Another folder may join whose tests only decide: the plug-in lets nothing else happen in them.
+PURE := tests/sim tests/unit/model tests/unit/replay tests/unit/rendezvous \
+  tests/unit/controller/decisions tests/unit/controller/accounting tests/unit/checkpoints/protocol
+
+test-pure: linux install
+	$(VENV)/bin/pytest -q -n 2 --dist worksteal -p support.repo.pure $(PURE)
 
 test-fast: linux install lint
 	$(VENV)/bin/pytest -q -n $(AT_ONCE) --dist loadfile --no-loadscope-reorder tests/unit \

@@ -30,6 +30,7 @@ from spotelastic_checkpoints.storage.obstore_storage import Wording
 from spotelastic_checkpoints.storage.open import open_storage
 from spotelastic_checkpoints.storage.parts import PART
 from spotelastic_checkpoints.storage.s3.s3_storage import S3Storage
+from support.draws import soaked
 from support.processes.patience import PATIENT, eventually
 from support.saving.faulty_s3 import Fault, FaultyS3
 from support.saving.gcs import Gcs, gcs_server, use_gcs
@@ -423,7 +424,7 @@ def with_latest(storage: Storage) -> str:
     return blob.etag
 
 
-@pytest.mark.parametrize("kind", [S3Storage, S3fsStorage])
+@pytest.mark.parametrize("kind", [S3Storage, *soaked([S3fsStorage])])
 def test_any_call_that_is_refused_for_now_or_cut_is_unavailable(
     kind: type[S3Storage | S3fsStorage], faulty: FaultyS3
 ) -> None:

@@ -16,6 +16,7 @@ from spotelastic_checkpoints.catalog.catalog import Catalog
 from spotelastic_checkpoints.commit.latest import LATEST
 from spotelastic_checkpoints.errors import StorageUnavailable
 from spotelastic_checkpoints.storage.open import open_storage
+from support.draws import soaked
 from support.saving.faulty_s3 import Fault, FaultyS3
 from support.saving.s3_servers import use_s3
 
@@ -30,7 +31,7 @@ def proxy(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyS
         yield proxy
 
 
-@pytest.mark.parametrize("size", [1, 4096, (4 << 20) + 3, (64 << 20) + 5])
+@pytest.mark.parametrize("size", [1, 4096, (4 << 20) + 3, *soaked([(64 << 20) + 5])])
 def test_an_upload_that_was_changed_is_told_and_repeated(proxy: FaultyS3, size: int) -> None:
     storage, data = (
         open_storage(proxy.url),

@@ -14,6 +14,7 @@ from spotelastic_checkpoints.messages import DaemonEvent, Sealed
 from spotelastic_checkpoints.protocol.agent_client import DaemonClient
 from spotelastic_checkpoints.storage.open import open_storage
 from spotelastic_checkpoints.types import Branch, Commit, Resume, Schedule
+from support.draws import every_other
 from support.processes.kill_points import (
     COMMIT_STAGES,
     FETCH_STAGES,
@@ -41,7 +42,7 @@ import spotelastic as se
 pytestmark = pytest.mark.faults
 
 
-@pytest.mark.parametrize("stage", WORKER_STAGES)
+@pytest.mark.parametrize("stage", every_other(WORKER_STAGES))
 def test_a_worker_that_dies_while_saving_leaves_its_last_whole_save(
     tmp_path: Path, stage: str
 ) -> None:
@@ -68,7 +69,7 @@ def test_a_worker_that_dies_while_saving_leaves_its_last_whole_save(
         worker.client.leave(clean=True)
 
 
-@pytest.mark.parametrize("stage", COMMIT_STAGES)
+@pytest.mark.parametrize("stage", every_other(COMMIT_STAGES))
 def test_a_daemon_that_dies_while_committing_is_made_good_by_the_next(
     tmp_path: Path, stage: str
 ) -> None:
@@ -126,7 +127,7 @@ def one_step_is_saved(node: Node) -> int:
     return epoch
 
 
-@pytest.mark.parametrize("stage", FETCH_STAGES)
+@pytest.mark.parametrize("stage", every_other(FETCH_STAGES))
 def test_a_daemon_that_dies_while_a_worker_restores_leaves_nothing_half_read(
     tmp_path: Path, stage: str
 ) -> None:
@@ -152,7 +153,7 @@ def test_a_daemon_that_dies_while_a_worker_restores_leaves_nothing_half_read(
         assert restored_from_store(node, Commit(epoch, 1), 1)
 
 
-@pytest.mark.parametrize("stage", RESTORE_STAGES)
+@pytest.mark.parametrize("stage", every_other(RESTORE_STAGES))
 @pytest.mark.parametrize("source", ["memory", "store"])
 def test_a_worker_that_dies_while_it_restores_takes_nothing_from_the_next(
     tmp_path: Path, stage: str, source: str
@@ -175,7 +176,7 @@ def test_a_worker_that_dies_while_it_restores_takes_nothing_from_the_next(
         assert node.spawn("r3", 0, (1, 1), steps=0, die_at="", resume=resume) == 0
 
 
-@pytest.mark.parametrize("stage", FURNISH_STAGES)
+@pytest.mark.parametrize("stage", every_other(FURNISH_STAGES))
 def test_a_daemon_that_dies_while_it_makes_slots_leaves_some_that_the_next_can_use(
     tmp_path: Path, stage: str
 ) -> None:

@@ -16,6 +16,7 @@ from spotelastic_checkpoints.messages import Committed, DaemonEvent, SaveFailed
 from spotelastic_checkpoints.storage.open import open_storage
 from spotelastic_checkpoints.storage.parts import WHOLE
 from spotelastic_checkpoints.types import Commit, Resume, Schedule
+from support.draws import soaked
 from support.processes.patience import PATIENT, eventually
 from support.saving.daemons_and_workers import (
     Worker,
@@ -143,6 +144,7 @@ def sent(s3: FaultyS3) -> list[int]:
     return sorted({int(match[1]) for match in found if match})
 
 
+@pytest.mark.soak
 def test_no_save_waits_for_the_collection_of_old_ones(tmp_path: Path, s3: FaultyS3) -> None:
     deletion = s3.hold("POST", "delete")
     with cluster(tmp_path, storage=s3.url) as [node]:
@@ -163,7 +165,9 @@ def test_no_save_waits_for_the_collection_of_old_ones(tmp_path: Path, s3: Faulty
         worker.client.leave(clean=True)
 
 
-@pytest.mark.parametrize("fault", [Fault(status=503), Fault(deaf=True)], ids=["503", "reset"])
+@pytest.mark.parametrize(
+    "fault", [Fault(status=503), *soaked([Fault(deaf=True)])], ids=["503", "reset"]
+)
 def test_of_many_files_each_is_sent_again_only_as_often_as_it_failed(
     fault: Fault, tmp_path: Path, s3: FaultyS3
 ) -> None:

@@ -10,6 +10,7 @@ from spotelastic_checkpoints.errors import RestoreFailed
 from spotelastic_checkpoints.memory import slots
 from spotelastic_checkpoints.memory.arena import Arena, SlotState
 from spotelastic_checkpoints.types import Branch
+from support.draws import every_other
 from support.processes.kill_points import REPLICA_STAGES
 from support.processes.patience import eventually
 from support.saving.daemons_and_workers import (
@@ -91,7 +92,7 @@ def test_of_a_replicated_state_nothing_is_copied(tmp_path: Path) -> None:
         assert all(states(node) == {} for node in nodes)
 
 
-@pytest.mark.parametrize("stage", OF_KEEPER)
+@pytest.mark.parametrize("stage", every_other(OF_KEEPER))
 def test_a_keeper_that_dies_leaves_no_torn_replica(tmp_path: Path, stage: Stage) -> None:
     with replicating(tmp_path, workers=2) as (nodes, workers):
         saved(workers, 1)
@@ -124,7 +125,7 @@ def test_a_keeper_that_dies_leaves_no_torn_replica(tmp_path: Path, stage: Stage)
         worker.client.leave(clean=True)
 
 
-@pytest.mark.parametrize("stage", OF_OWNER)
+@pytest.mark.parametrize("stage", every_other(OF_OWNER))
 def test_an_owner_that_dies_leaves_its_keeper_the_replica_before(
     tmp_path: Path, stage: Stage
 ) -> None:

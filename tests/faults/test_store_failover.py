@@ -121,6 +121,7 @@ def test_a_commit_that_never_left_goes_to_another_member(
         assert store.commit((guard,), (Put(prefix + "a", b"1"),)).succeeded
 
 
+@pytest.mark.soak
 def test_a_watch_misses_nothing_while_members_come_and_go(
     etcd_cluster: EtcdCluster, store: EtcdStore, prefix: str
 ) -> None:
@@ -199,6 +200,7 @@ def test_a_watch_reads_anew_when_its_history_was_compacted(
         assert sorted(seen.state()) == [prefix + "b", prefix + "c"]
 
 
+@pytest.mark.soak
 def test_a_watch_on_a_member_without_a_quorum_breaks(
     etcd_cluster: EtcdCluster, prefix: str
 ) -> None:

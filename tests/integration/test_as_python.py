@@ -158,6 +158,7 @@ def test_a_line_names_variables_that_come_too_late(workers: Workers, tmp_path: P
     assert "--no-warm" in err and "MINE" not in err
 
 
+@pytest.mark.soak
 def test_a_script_gets_its_own_modules_where_torch_has_imported_others_of_their_names(
     tmp_path: Path,
 ) -> None:

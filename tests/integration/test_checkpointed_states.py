@@ -356,6 +356,7 @@ def test_an_optimizer_of_another_class_is_told(
     assert "optimizer was saved of torch.optim.adam.Adam and is torch.optim.adamw.AdamW" in told
 
 
+@pytest.mark.soak
 def test_what_is_compiled_within_an_activation_checkpoint_has_the_same_names(
     tmp_path: Path,
 ) -> None:

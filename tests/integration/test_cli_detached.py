@@ -210,8 +210,16 @@ def test_types_that_must_not_share_a_job_are_named(terminal: Terminal) -> None:
             ("--name", "demo", "--resume", "other"),
             "the cluster demo exists and trains the run demo",
         ),
-        (("--name", "next", "--resume", "demo"), "the cluster demo trains that run"),
-        (("--resume", "never"), "it has no checkpoints in s3://spotelastic-123456789012"),
+        pytest.param(
+            ("--name", "next", "--resume", "demo"),
+            "the cluster demo trains that run",
+            marks=pytest.mark.soak,
+        ),
+        pytest.param(
+            ("--resume", "never"),
+            "it has no checkpoints in s3://spotelastic-123456789012",
+            marks=pytest.mark.soak,
+        ),
     ],
 )
 def test_a_run_that_cannot_be_resumed_is_refused(
@@ -266,6 +274,7 @@ def test_the_events_say_once_how_long_each_phase_of_a_nodes_boot_took(terminal: 
     assert booted["message"].startswith(f"{node}: boot: disks ")
 
 
+@pytest.mark.soak
 def test_an_interrupted_node_is_warned_leaves_and_is_replaced(terminal: Terminal) -> None:
     assert within(PATIENT, lambda: len(terminal.training()) == 2)
     plan = terminal.folder / "plan.json"

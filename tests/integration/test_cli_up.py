@@ -107,7 +107,7 @@ def test_a_script_that_raises_is_shown_with_its_traceback_and_leaves_nothing(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "train.py").write_text(BROKEN)
-    arguments = ("--max-restarts", "0", "--report", "build/report.json", "train.py")
+    arguments = ("--max", "1", "--max-restarts", "0", "--report", "build/report.json", "train.py")
     with webhook() as hook, spotelastic(tmp_path, *UP, "--notify", hook.url, *arguments) as process:
         told, complaint = process.communicate(timeout=2 * PATIENT)
     assert process.returncode == 1, complaint

@@ -22,6 +22,8 @@ from support.processes.patience import eventually
 from spotelastic.errors import UsageError
 from spotelastic.local.base.processes import marked
 
+pytestmark = pytest.mark.soak  # only tests of `make soak` use it
+
 __all__ = ["kube"]
 
 IDLE = shell("trap 'exit 143' TERM", "sleep 1000 & wait")

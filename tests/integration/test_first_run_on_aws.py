@@ -15,6 +15,8 @@ from support.aws.run_evidence import Evidence
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.clusters import lifecycle
 
+pytestmark = pytest.mark.soak  # the stages are run by hand
+
 LACKING = frozenset({"accessanalyzer", "events"})
 """Services that the emulated account does not have, or only in part."""
 ROOT = Path(__file__).parents[2]

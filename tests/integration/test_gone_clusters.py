@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from support.aws.account import REGION, account
 from support.aws.cluster_requests import request
+from support.draws import soaked
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.identity import CLUSTER
@@ -55,7 +56,7 @@ def command(monkeypatch: pytest.MonkeyPatch, *args: str) -> int:
     return int(ended.value.code or 0)
 
 
-@pytest.mark.parametrize("told", ["file", "variable"])
+@pytest.mark.parametrize("told", ["file", *soaked(["variable"])])
 def test_the_last_account_is_found_in_the_bucket_that_up_is_told(
     told: str,
     aws: Aws,

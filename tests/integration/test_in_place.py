@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.draws import soaked
+from support.in_place.resting_cases import CASES
 from support.processes.patience import CASES_WITHIN
 
 TESTS = Path(__file__).parent.parent
@@ -17,12 +19,25 @@ STEPS, AT = 6, 3
 Told = dict[str, Any]
 
 
+RARE = {
+    *("frozen", "after-step", "in-vote", "connecting", "votes without connections", "around"),
+    *("alone", "variants", "device-alone", "device", "late", "kept"),
+    *("arrival-in-epoch", "arrival-plain-epochs"),
+}
+"""Cases of the tests that only `make soak` takes."""
+
+
 @pytest.fixture(scope="module")
-def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Told]:
+def cases(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Told]:
     """What workers have told in each case. All run from one process that has imported torch."""
     folder = tmp_path_factory.mktemp("cases")
+    mine = [item for item in request.session.items if item.path == request.path]
+    soaks = any(item.get_closest_marker("soak") for item in mine)
+    tried = [case for case in CASES if soaks or case not in RARE]
     subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "support.in_place.resting_cases", folder],
+        [sys.executable, "-W", "ignore", "-m", "support.in_place.resting_cases", folder, *tried],
         cwd=TESTS,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         check=True,
@@ -40,7 +55,7 @@ LATER = [*((step, True) for step in range(1, 4)), (4, False), *((s, True) for s 
 ON = [(step, True) for step in range(1, STEPS + 1)]
 
 
-@pytest.mark.parametrize("place", ["forward", "backward", "frozen"])
+@pytest.mark.parametrize("place", ["forward", "backward", *soaked(["frozen"])])
 def test_a_step_in_which_a_rank_is_lost_is_made_again(cases: dict[str, Told], place: str) -> None:
     found = cases[place]
     for number in "0", "1":
@@ -61,7 +76,7 @@ def test_gradients_that_all_have_are_not_lost(cases: dict[str, Told]) -> None:
         assert found["told"][number][-1] == cases["reference-3"]["told"][number][-1]
 
 
-@pytest.mark.parametrize("place", ["after-vote", "after-step"])
+@pytest.mark.parametrize("place", ["after-vote", *soaked(["after-step"])])
 def test_a_rank_that_is_lost_after_the_vote_has_given_its_gradients(
     cases: dict[str, Told], place: str
 ) -> None:
@@ -70,7 +85,7 @@ def test_a_rank_that_is_lost_after_the_vote_has_given_its_gradients(
         assert cases[place]["told"][number][-1] == cases["reference-3"]["told"][number][-1]
 
 
-@pytest.mark.parametrize("place", ["behind", "in-vote"])
+@pytest.mark.parametrize("place", ["behind", *soaked(["in-vote"])])
 def test_a_rank_that_is_a_step_behind_makes_it_up(cases: dict[str, Told], place: str) -> None:
     """Its vote has failed, and not that of its peer: a rank ended that had told one of them."""
     found = cases[place]
@@ -81,6 +96,7 @@ def test_a_rank_that_is_a_step_behind_makes_it_up(cases: dict[str, Told], place:
         assert found["told"][number][-1] == cases["reference-3"]["told"][number][-1]
 
 
+@pytest.mark.soak
 def test_a_rank_that_is_lost_while_ranks_connect_for_votes_has_given_its_gradients(
     cases: dict[str, Told],
 ) -> None:
@@ -91,7 +107,7 @@ def test_a_rank_that_is_lost_while_ranks_connect_for_votes_has_given_its_gradien
         assert found["told"][number][-1] == cases["reference-2"]["told"][number][-1]
 
 
-@pytest.mark.parametrize("case", ["votes", "votes without connections"])
+@pytest.mark.parametrize("case", ["votes", *soaked(["votes without connections"])])
 def test_no_vote_is_over_before_all_ranks_have_begun_it(cases: dict[str, Told], case: str) -> None:
     """Six ranks, whose votes have two stages."""
     found = cases[case]
@@ -100,7 +116,7 @@ def test_no_vote_is_over_before_all_ranks_have_begun_it(cases: dict[str, Told], 
         assert found["told"][number] == [[*range(1, 9)], connected]
 
 
-@pytest.mark.parametrize("compiled", ["within", "around"])
+@pytest.mark.parametrize("compiled", ["within", *soaked(["around"])])
 def test_many_rounds_leave_nothing_behind(cases: dict[str, Told], compiled: str) -> None:
     """No descriptor, no thread, and nothing is compiled again for as many ranks."""
     found = cases[compiled]
@@ -176,7 +192,9 @@ def test_a_rank_that_arrives_restores_while_the_others_keep_their_state(
     assert {step: kept[0][step] for step in (4, 5, 6)} == counted(told["2"][:-1])
 
 
-@pytest.mark.parametrize(("name", "steps"), [("epoch-ends", 3), ("in-epoch", 2)])
+@pytest.mark.parametrize(
+    ("name", "steps"), [("epoch-ends", 3), pytest.param("in-epoch", 2, marks=pytest.mark.soak)]
+)
 def test_a_rank_that_arrives_takes_part_in_what_is_done_at_the_end_of_each_epoch(
     cases: dict[str, Told], name: str, steps: int
 ) -> None:
@@ -196,6 +214,7 @@ def test_a_rank_that_arrives_takes_part_in_what_is_done_at_the_end_of_each_epoch
     assert len(told["2"]) == len(expected) - arrived
 
 
+@pytest.mark.soak
 def test_a_rank_that_arrives_does_not_evaluate_alone(cases: dict[str, Told]) -> None:
     """Its script would go through the loops of the epochs that are over."""
     told = cases["arrival-plain-epochs"]["told"]
@@ -219,6 +238,7 @@ def test_a_rank_that_grows_from_round_to_round_is_replaced_where_its_step_is_sav
     assert replaced[-1][2] == 2
 
 
+@pytest.mark.soak
 def test_a_step_that_was_left_is_the_same_when_it_comes_again(cases: dict[str, Told]) -> None:
     """With mixed precision, a scaler, dropout and a fused optimizer. The same runs on a GPU."""
     assert cases["device"]["rounds"] > cases["device-alone"]["rounds"] == 1
@@ -256,6 +276,7 @@ def counted(told: list[Any]) -> dict[int, str]:
     return found
 
 
+@pytest.mark.soak
 def test_what_scripts_make_of_ddp_goes_on_exactly(cases: dict[str, Told]) -> None:
     """On three ranks, once more on three, and on two: the weights of one process alone.
 
@@ -271,6 +292,7 @@ def test_what_scripts_make_of_ddp_goes_on_exactly(cases: dict[str, Told]) -> Non
             assert weights == expected, name
 
 
+@pytest.mark.soak
 def test_a_group_that_the_script_makes_later_takes_new_processes(cases: dict[str, Told]) -> None:
     """The worker says that it can rest no more, and the agent ends it."""
     found = cases["late"]
@@ -280,6 +302,7 @@ def test_a_group_that_the_script_makes_later_takes_new_processes(cases: dict[str
     assert set(found["heard"]) == {TOLD + OTHERS}
 
 
+@pytest.mark.soak
 def test_a_group_that_was_kept_in_a_variable_fails_with_what_to_do(cases: dict[str, Told]) -> None:
     for told in cases["kept"]["told"].values():
         assert told[-1] == {

@@ -79,6 +79,7 @@ def run(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.soak
 def test_a_function_of_the_script_itself_is_found(tmp_path: Path) -> None:
     done = run(PROGRAM, tmp_path)
     assert done.returncode == 0, done.stderr
@@ -187,6 +188,7 @@ def test_what_is_no_function_that_workers_could_call(
     assert told in str(error.value)
 
 
+@pytest.mark.soak
 def test_a_function_that_exists_only_in_the_program_that_launches_is_named(tmp_path: Path) -> None:
     guarded = 'if __name__ == "__main__":\n    def double(value):\n        return value * 2\n'
     told = PROGRAM.replace("def double(value):\n    return value * 2\n", guarded)

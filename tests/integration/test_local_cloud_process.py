@@ -139,6 +139,7 @@ def test_a_boot_that_fails_is_started_again_as_by_systemd(tmp_path: Path) -> Non
         assert not processes.marked(info.id, name)
 
 
+@pytest.mark.soak
 def test_a_boot_that_is_killed_is_started_again_as_by_systemd(tmp_path: Path) -> None:
     """As by the kernel, where memory has run out. A cluster's control plane comes back."""
     with running_cloud(tmp_path, cloud.BOOT) as info:
@@ -183,6 +184,7 @@ def test_a_cloud_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
         assert cloud.find() is None
 
 
+@pytest.mark.soak
 def test_a_cloud_whose_hypervisor_is_killed_ends_and_leaves_nothing(tmp_path: Path) -> None:
     with running_cloud(tmp_path) as info:
         launch(Laptop(info), 2)
@@ -220,6 +222,7 @@ def test_an_attached_cloud_ends_with_its_starter_however_that_ends(tmp_path: Pat
     until(lambda: remains(info) == [])
 
 
+@pytest.mark.soak
 def test_a_detached_cloud_outlives_its_starter_and_is_stopped_by_another(tmp_path: Path) -> None:
     process, info = starter(tmp_path, "detach")
     process.kill()
@@ -232,6 +235,7 @@ def test_a_detached_cloud_outlives_its_starter_and_is_stopped_by_another(tmp_pat
         assert remains(info) == []
 
 
+@pytest.mark.soak
 def test_a_second_start_is_refused_and_another_home_is_not(
     laptop: Laptop, home: Path, tmp_path: Path
 ) -> None:
@@ -248,6 +252,7 @@ def test_a_second_start_is_refused_and_another_home_is_not(
         assert cloud.find() is None
 
 
+@pytest.mark.soak
 def test_a_failed_start_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     monkeypatch.setattr("tempfile.tempdir", None)

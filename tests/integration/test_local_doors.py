@@ -20,6 +20,7 @@ from botocore.credentials import Credentials
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.clusters.local_cloud import Laptop, running_cloud, until
+from support.draws import drawn
 
 from spotelastic.local.base import processes
 from spotelastic.local.cloud import CloudInfo
@@ -129,7 +130,9 @@ def test_a_browser_is_not_told_that_it_may_ask(info: CloudInfo) -> None:
 
 
 @settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=drawn(150),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(data=st.data())
 def test_nothing_of_a_signed_request_can_be_changed(info: CloudInfo, data: st.DataObject) -> None:

@@ -22,6 +22,7 @@ from support.aws.policies import (
     signed_in,
     watching,
 )
+from support.draws import soaked
 
 from spotelastic.aws.base.clients import Aws, Rejected
 from spotelastic.aws.base.identity import CLUSTER, MEMBER
@@ -328,7 +329,9 @@ def user_with(policy: Policy, name: str, monkeypatch: pytest.MonkeyPatch) -> Aws
     return AwsTarget(Aws(REGION))
 
 
-@pytest.mark.parametrize("bound", ["", COMPANYS], ids=["the product's own", "the company's"])
+@pytest.mark.parametrize(
+    "bound", ["", *soaked([COMPANYS])], ids=["the product's own", "the company's"]
+)
 def test_up_and_down_need_no_more_than_the_policies_that_are_shipped_and_documented(
     roles: Callable[[str], boto3.Session],
     monkeypatch: pytest.MonkeyPatch,

@@ -17,6 +17,8 @@ from spotelastic.aws.compute import worker_groups
 from spotelastic.local import cloud
 from spotelastic.local.local_session import LocalSession
 
+pytestmark = pytest.mark.soak  # only `make soak` makes clouds so unkind
+
 KEY = "arn:aws:kms:us-east-1:123456789012:key/1234"
 DISK = {"DeviceName": "/dev/sda1", "Ebs": {"VolumeSize": 20, "Encrypted": True}}
 

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from support.processes.patience import PATIENT
 
 SCRIPT = """
@@ -17,6 +18,7 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
 """
 
 
+@pytest.mark.soak
 def test_every_line_of_an_agent_and_its_daemon_is_a_record_with_node_and_round(
     tmp_path: Path,
 ) -> None:

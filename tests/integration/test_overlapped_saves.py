@@ -200,6 +200,7 @@ def test_a_script_that_fails_leaves_its_last_save_sealed(
             assert large_model.are_equal(large_model.tensors(state), expected)
 
 
+@pytest.mark.soak
 def test_sharded_states_are_copied_beside_training_too(
     tmp_path: Path, warm_torch: WarmPython
 ) -> None:

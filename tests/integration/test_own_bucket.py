@@ -98,6 +98,7 @@ def buckets(place: AwsTarget) -> set[str]:
     return {each["Name"] for each in place.aws.s3.list_buckets()["Buckets"]}
 
 
+@pytest.mark.soak
 def test_a_run_goes_with_the_cluster_that_trains_it_and_with_no_other(place: AwsTarget) -> None:
     up(place)
     place.down(NAME, lambda _: None)

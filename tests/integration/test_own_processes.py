@@ -39,6 +39,7 @@ def strewn(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.soak
 def test_a_run_heeds_neither_the_working_folder_nor_variables_of_other_programs(
     strewn: Path,
 ) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.draws import soaked
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -46,7 +47,7 @@ class Run:
         return losses
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [2, *soaked([0])])
 def test_a_run_that_resumes_in_mid_epoch_has_the_losses_of_one_that_was_not_interrupted(
     workers: int, tmp_path: Path
 ) -> None:

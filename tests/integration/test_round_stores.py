@@ -88,6 +88,7 @@ def test_a_round_takes_the_spare_and_the_next_one_has_another(
     assert not any(map(lives, others)) and not listens(third)
 
 
+@pytest.mark.soak
 def test_a_spare_that_was_killed_is_told_of_and_the_round_has_another(
     stores: RoundStores, pool: Callable[..., Pool]
 ) -> None:

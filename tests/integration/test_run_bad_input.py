@@ -4,24 +4,24 @@ import contextlib
 import http.server
 import os
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import Queue
 
 import pytest
 from support.processes.patience import PATIENT
 from support.processes.ports import held_ports
+from support.processes.warm_python import WarmPython, warm_python
 from support.store.certificates import certificates
 
 from spotelastic.store.etcd_server.process import EtcdMember, MemberConfig
 from spotelastic.store.tls import TlsFiles
 
-WITHIN = 2 * PATIENT
-"""Far more than it takes: that it ends at all is tested, and not how busy the machine is."""
-
+AT_ONCE = 4
+LAUNCHER = ("spotelastic.launcher.run", "spotelastic.launcher.other_nodes", "spotelastic.cli.main")
+"""Some of what the command imports."""
 
 SOLO, PAIR, HOSTS = "--standalone", "--nnodes 2 --rdzv-endpoint", "--rdzv-backend c10d"
 CASES = {
@@ -167,19 +167,20 @@ def answers(places: dict[str, str]) -> dict[str, tuple[int, str, str]]:
     """Exit code, stdout and stderr of each command. All run side by side: most of them wait."""
     environ = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
 
+    free: Queue[WarmPython] = Queue()
+
     def launch(case: tuple[str, ...]) -> tuple[int, str, str]:
-        done = subprocess.run(
-            [sys.executable, "-m", "spotelastic", "run", *case[0].format(**places).split()],
-            cwd=places["folder"],
-            env=environ,
-            capture_output=True,
-            text=True,
-            timeout=WITHIN,
-            check=False,
+        words = case[0].format(**places).split()
+        python = free.get()
+        done = python.run(
+            "-m", "spotelastic", "run", *words, folder=Path(places["folder"]), environ=environ
         )
+        free.put(python)
         return done.returncode, done.stdout, done.stderr
 
-    with ThreadPoolExecutor(6) as pool:
+    with contextlib.ExitStack() as stack, ThreadPoolExecutor(AT_ONCE) as pool:
+        for _ in range(AT_ONCE):
+            free.put(stack.enter_context(warm_python(*LAUNCHER)))
         return dict(zip(CASES, pool.map(launch, CASES.values()), strict=True))
 
 

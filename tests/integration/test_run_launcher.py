@@ -86,6 +86,7 @@ def test_a_module_with_its_streams_told_apart(tmp_path: Path) -> None:
     assert sorted(matches) == ["[0] loss 0.5", "[1] loss 0.5"]
 
 
+@pytest.mark.soak
 def test_a_program_that_is_not_python_and_its_failure(tmp_path: Path) -> None:
     shell = 'echo "$0 of $WORLD_SIZE at $LOCAL_RANK"; exit $((LOCAL_RANK * 3))'
     flags = ("--standalone", "--nproc-per-node", "2", "--max-restarts", "0")

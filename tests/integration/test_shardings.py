@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.json import encode
 from spotelastic_checkpoints.types import Branch, Holder, Resume, Schedule, Ward
+from support.draws import soaked
 from support.processes.patience import PATIENT
 from support.processes.warm_python import WarmPython
 from support.saving.daemons_and_workers import Node, cluster, round_info
@@ -63,10 +64,11 @@ def begin(
     return epoch
 
 
-def test_every_sharding_goes_from_four_ranks_to_two_three_and_one_and_to_and_from_stock_dcp(
-    tmp_path: Path, run: Run
+@pytest.mark.parametrize("worlds", [(4, 3), *soaked([(4, 2, 3, 1)])], ids=str)
+def test_every_sharding_goes_from_four_ranks_to_others_and_to_and_from_stock_dcp(
+    tmp_path: Path, run: Run, worlds: tuple[int, ...]
 ) -> None:
-    run("shardings", tmp_path, "store", 4, 2, 3, 1)
+    run("shardings", tmp_path, "store", *worlds)
 
 
 @pytest.mark.soak

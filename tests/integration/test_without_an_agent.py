@@ -271,6 +271,7 @@ support.training.forked.run(4, train, *sys.argv[1:])
 """
 
 
+@pytest.mark.soak
 def test_ranks_that_a_starter_deals_out_over_hosts_commit_by_the_schedule(
     tmp_path: Path, scripted: Scripted
 ) -> None:
@@ -328,6 +329,7 @@ def test_a_last_step_is_committed_by_ranks_that_have_left_their_group(
     assert (state["step"], state["t"].tolist()) == (3, [3.0] * 4)
 
 
+@pytest.mark.soak
 def test_a_layout_that_nobody_can_agree_on_any_more_is_told(tmp_path: Path, left: Scripted) -> None:
     told = left(5)
     assert told.returncode, "a run whose last step is lost is no success"

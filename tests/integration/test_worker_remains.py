@@ -87,6 +87,7 @@ def test_a_cleaner_that_does_not_end_is_killed(tmp_path: Path) -> None:
     stuck.stdin.close()
 
 
+@pytest.mark.soak
 def test_torch_removes_what_it_shared_by_files(pool: Callable[..., Pool]) -> None:
     made = pool(base=("torch.multiprocessing",))
     made.start(

@@ -33,6 +33,7 @@ print(random.random(), numpy.random.random(), torch.rand(1, dtype=torch.float64)
 """
 
 
+@pytest.mark.soak
 def test_forked_workers_draw_random_numbers_of_their_own(pool: Callable[..., Pool]) -> None:
     made = pool(base=("numpy.random", "torch"))
     outputs = []

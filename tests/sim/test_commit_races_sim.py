@@ -17,6 +17,7 @@ from spotelastic_checkpoints.commit.commit_protocol import Commits, step_folders
 from spotelastic_checkpoints.commit.retention import Keep
 from spotelastic_checkpoints.errors import Fenced, StorageUnavailable
 from spotelastic_checkpoints.types import Commit
+from support.draws import part
 from support.processes.patience import PATIENT
 from support.saving.commit_protocol import Auditor, put_all, retried, two_rounds
 from support.store.store_doubles import WRITES, Interposed, MemoryStorage
@@ -90,11 +91,12 @@ def test_a_failure_at_any_call_leaves_the_same_commits(how: str) -> None:
         check_end(storage, auditor, latest, at)
 
 
+@pytest.mark.in_part
 def test_a_write_that_arrives_late_changes_nothing_whenever_it_arrives() -> None:
     """The request timed out, was made again, and is carried out after all some calls later."""
     writes = [at for at, name in enumerate(CALLS, 1) if name in WRITES]
     for at in writes:
-        for late in range(1, len(CALLS) - at + 4):
+        for late in part(range(1, len(CALLS) - at + 4), at):
             auditor = Auditor()
             storage = MemoryStorage(auditor)
             failing = Failing(at, "late", late)
@@ -336,9 +338,10 @@ def rounds(count: int) -> list[Callable[[Commits], None]]:
     return [node(number, rank) for number in range(count) for rank in (0, 1)]
 
 
+@pytest.mark.in_part
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_rounds_that_race_leave_one_history(count: int) -> None:
-    several = range(50) if not SOAK_TURN else range(1000 * SOAK_TURN, 1000 * SOAK_TURN + 500)
+    several = part(range(45)) if not SOAK_TURN else range(1000 * SOAK_TURN, 1000 * SOAK_TURN + 500)
     for seed in several:
         auditor = Auditor()
         storage = MemoryStorage(auditor)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.draws import drawn
 
 from spotelastic.cloud.events import CloudEvent, SpotWarning
 from spotelastic.cloud.memory.memory_capacity import MemoryCapacity, MemoryHooks
@@ -217,7 +218,7 @@ def suffer(world: World, kind: str, index: int) -> None:
             world.happen("unregister", name)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=drawn(25), deadline=None)
 @given(st.integers(1, 6), st.integers(0, 99), misfortunes)
 def test_the_cluster_is_whole_again_after_anything(
     size: int, seed: int, story: list[tuple[str, int, float]]
@@ -234,7 +235,7 @@ def test_the_cluster_is_whole_again_after_anything(
     assert world.most <= size
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=drawn(30), deadline=None)
 @given(st.integers(0, 99), misfortunes)
 def test_after_the_end_nothing_runs_and_nothing_is_launched(
     seed: int, story: list[tuple[str, int, float]]

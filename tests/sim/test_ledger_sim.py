@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from support.draws import drawn
 from support.simulation.virtual_cluster import World
 from support.simulation.virtual_controller import VirtualController, records_of, report
 
@@ -199,7 +200,7 @@ def suffers(seed: int, in_place: bool, story: list[tuple[list[Strike], float]]) 
 
 
 FEW = settings(
-    max_examples=8,
+    max_examples=drawn(8),
     deadline=None,
     suppress_health_check=[*HealthCheck],
     phases=[Phase.explicit, Phase.generate],  # a story is known by its seed, and shrinks slowly

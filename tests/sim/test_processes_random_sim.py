@@ -1,6 +1,7 @@
 """Random ends of a node's own processes, and of its lease, in virtual time: the job ends well."""
 
 import pytest
+from support.draws import soaked
 from support.simulation.virtual_cluster import World
 from test_rounds_random_sim import check, interrupt
 
@@ -24,9 +25,7 @@ def strike(world: World, kind: str, name: str) -> None:
             interrupt(world, kind, name)
 
 
-@pytest.mark.parametrize(
-    "seed", [*range(6), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(6, 15))]
-)
+@pytest.mark.parametrize("seed", [*range(3), *soaked(range(3, 15))])
 def test_random_ends_of_processes_always_end_in_success(seed: int) -> None:
     world = World(SETTINGS, 500, seed)
     for number in range(4):

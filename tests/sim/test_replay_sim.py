@@ -10,6 +10,7 @@ from common.replayed.policies import compare
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from spotelastic_checkpoints.types import Schedule
+from support.draws import drawn
 
 from spotelastic.model.job import Capacity
 from spotelastic.model.round import Member, Round
@@ -228,7 +229,7 @@ def holds(outcome: ReplayOutcome, market: Trace, scenario: Scenario) -> None:
     assert outcome.useful_node_hours * 3600 <= most.node_seconds
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=drawn(60), deadline=None)
 @given(markets, scenarios)
 def test_any_trace_is_played_within_min_and_max_and_counts_no_step_twice(
     market: Trace, scenario: Scenario
@@ -239,7 +240,7 @@ def test_any_trace_is_played_within_min_and_max_and_counts_no_step_twice(
     assert play(market, chooses) == play(market, chooses)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=drawn(40), deadline=None)
 @given(markets, scenarios)
 def test_notices_are_worth_steps(market: Trace, scenario: Scenario) -> None:
     """Never a repeated step while all that leaves is announced in time and enough are left."""

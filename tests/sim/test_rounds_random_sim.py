@@ -4,6 +4,7 @@ import itertools
 from dataclasses import replace
 
 import pytest
+from support.draws import soaked
 from support.simulation.virtual_cluster import World
 from support.simulation.virtual_training import NETWORK
 
@@ -61,9 +62,7 @@ def nodes_on_demand_come_first(world: World) -> None:
     assert any(set(each) == {True, False} for each in kinds)
 
 
-@pytest.mark.parametrize(
-    "seed", [*range(20), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(20, 60))]
-)
+@pytest.mark.parametrize("seed", [*range(7), *soaked(range(7, 60))])
 def test_random_interruptions_always_end_in_success(seed: int) -> None:
     """Kills, notices, departures, failures, arrivals, stalls, cuts and sick GPUs, below min too."""
     policies: tuple[RankPolicy, ...] = ("pinned", "on-demand-first", "stable")

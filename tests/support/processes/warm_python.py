@@ -5,6 +5,8 @@ been started afresh. What is saved is the start of Python and its imports: most 
 command takes, and three seconds of a core for each program that uses torch.
 """
 
+import functools
+import gc
 import importlib
 import json
 import os
@@ -19,7 +21,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
+import boto3
 import pytest
+from botocore.loaders import JSONFileLoader
 from support.places import TESTS
 
 COMMANDS = ("spotelastic.cli", "spotelastic.client", "spotelastic.aws")
@@ -27,6 +31,12 @@ COMMANDS = ("spotelastic.cli", "spotelastic.client", "spotelastic.aws")
 TORCH = (
     *("torch._dynamo", "torch.distributed.checkpoint", "torch.distributed.fsdp"),
     *("torch.distributed.tensor.parallel", "spotelastic.training.checkpointer"),
+)
+
+
+SERVICES = (
+    *("autoscaling", "cloudformation", "ec2", "events", "iam", "logs", "pricing", "s3"),
+    *("service-quotas", "sns", "sqs", "ssm", "sts"),
 )
 
 
@@ -110,12 +120,24 @@ def _run(args: list[str], folder: str) -> None:
         runpy.run_path(args[0], run_name="__main__")
 
 
+def _describe_services() -> None:
+    """Read what boto3 knows of AWS's services once, of which each command would take a second."""
+    load = JSONFileLoader().load_file
+    JSONFileLoader.load_file = staticmethod(functools.cache(load))
+    for service in SERVICES:
+        boto3.client(service, region_name="us-east-1")
+
+
 def _serve(imports: Sequence[str]) -> None:
     for name in imports:
         module = importlib.import_module(name)
         if name in COMMANDS:
             for each in pkgutil.walk_packages(module.__path__, f"{name}."):
                 importlib.import_module(each.name)
+    if "spotelastic.aws" in imports:
+        _describe_services()
+    gc.collect()
+    gc.freeze()  # no fork looks for garbage among what was imported
     for line in sys.stdin:
         if not (child := os.fork()):
             _become(json.loads(line))

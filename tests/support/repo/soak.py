@@ -73,7 +73,8 @@ def pytest(options: Sequence[str], number: int) -> Turn:
     report = BUILD / f"soak-{number}.xml"
     report.unlink(missing_ok=True)
     begun = time.monotonic()
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "faults or soak"]
+    taken = "faults or soak or in_part or hypothesis"
+    command = [sys.executable, "-m", "pytest", "-q", "-m", taken]
     command += [f"--junit-xml={report}"]
     command += ["-o", "junit_family=xunit1", *options]  # this one tells each test's file
     ended = subprocess.run(command, env={**os.environ, "SOAK_TURN": str(number)}, check=False)

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 import pytest
+from support.draws import soaked
 from support.processes.patience import PATIENT, eventually
 
 from spotelastic.aws.artifacts.wheel import infra_names
@@ -261,7 +262,7 @@ STEPS = [
 """Each step of a worker's boot: its command's call that fails first, and the name of the step."""
 
 
-@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize("times", [1, *soaked([3])])
 @pytest.mark.parametrize("fault", [fault for fault, _ in STEPS], ids=str)
 def test_a_step_that_fails_for_a_while_is_tried_again_and_no_other_is(
     machine: BootingMachine, without_faults: list[str], fault: CommandFault, times: int

@@ -3,9 +3,10 @@
 from typing import Any
 
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
+from support.draws import drawn
 from support.kubernetes.pod_jobs import pod_job
 
 from spotelastic.kubernetes.manifests import manifests
@@ -45,6 +46,7 @@ objects = st.recursive(
 )
 
 
+@settings(max_examples=drawn(100))
 @given(st.lists(st.dictionaries(keys, objects, min_size=1), min_size=1, max_size=3))
 def test_a_reader_gets_back_what_was_written(documents: list[dict[str, Any]]) -> None:
     text = yaml_text(documents, ["a heading", ""])

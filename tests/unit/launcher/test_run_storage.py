@@ -10,6 +10,7 @@ from spotelastic_checkpoints.commit.tenancy import TenancyPace
 from spotelastic_checkpoints.errors import StorageOwned
 from spotelastic_checkpoints.storage.open import open_storage
 from spotelastic_checkpoints.types import Commit
+from support.draws import soaked
 from support.processes.patience import PATIENT
 from support.saving.commit_protocol import put_all
 from support.saving.s3_servers import s3_endpoint, use_s3
@@ -27,7 +28,7 @@ claimed = partial(run_storage.claimed, pace=TenancyPace(answer_within=PATIENT))
 """By whom no run that lives is taken for dead, however slowly it answers."""
 
 
-@pytest.fixture(params=["folder", "s3"])
+@pytest.fixture(params=["folder", *soaked(["s3"])])
 def storage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "folder":
         return f"file://{tmp_path}"

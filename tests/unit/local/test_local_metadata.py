@@ -1,11 +1,15 @@
 """What the metadata service says, document by document."""
 
 import json
+import os
+import socket
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
+from spotelastic.local.instances.imds import asked_owner, owner_of
 from spotelastic.local.instances.metadata import Facts, Notices, RoleCredentials, read
 
 META = "/latest/meta-data"
@@ -99,3 +103,16 @@ def test_the_identity_document_names_the_instance() -> None:
         "us-east-1",
         "127.80.0.4",
     )
+
+
+def test_the_kernel_tells_who_owns_a_connection_as_its_table_does() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        client = socket.create_connection(server.getsockname())
+        served, _ = server.accept()
+        with served:
+            ends = client.getsockname(), served.getsockname()
+            with client:
+                table = Path("/proc/net/tcp").read_text()
+                assert asked_owner(*ends) == owner_of(*ends, table) == os.getuid()
+            nobody = ("127.0.0.1", 1), ends[1]
+            assert asked_owner(*nobody) is owner_of(*nobody, table) is None

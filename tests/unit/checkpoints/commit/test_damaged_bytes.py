@@ -30,6 +30,7 @@ from spotelastic_checkpoints.errors import RestoreFailed, StorageRefused
 from spotelastic_checkpoints.format import metadata
 from spotelastic_checkpoints.storage.folder import FolderStorage
 from spotelastic_checkpoints.types import Commit
+from support.draws import part
 from support.store.store_doubles import MemoryStorage
 
 import spotelastic as se
@@ -103,6 +104,7 @@ def test_each_file_has_a_test_here(saved: dict[str, bytes]) -> None:
     assert names == {"__", "0.json", *notes}
 
 
+@pytest.mark.in_part
 @pytest.mark.parametrize("kind", ["manifests/0.json", metadata.NAME, LATEST])
 def test_each_changed_byte_is_named_or_does_no_harm(saved: dict[str, bytes], kind: str) -> None:
     older, newest = steps(saved)[-2:]
@@ -111,7 +113,8 @@ def test_each_changed_byte_is_named_or_does_no_harm(saved: dict[str, bytes], kin
     assert before != after
     key = kind if kind == LATEST else f"1/step-{newest.step:08d}/{kind}"
     found = 0
-    for data in changed(saved[key]):
+    tried = part([*changed(saved[key])])
+    for data in tried:
         storage = stored(saved | {key: data})
         try:
             what, told = restored(storage)
@@ -129,7 +132,7 @@ def test_each_changed_byte_is_named_or_does_no_harm(saved: dict[str, bytes], kin
         assert all(kind in line for line in complaints)
         found += bool(complaints)
     # Padding, and names of fields that tell nothing, are all that may pass.
-    assert found > 0.9 * len(saved[key])
+    assert found > 0.9 * len(tried)
 
 
 def test_a_run_goes_back_a_step_and_says_why(

@@ -22,6 +22,7 @@ from spotelastic_checkpoints.commit.tenancy import (
 )
 from spotelastic_checkpoints.storage.object_store import Storage
 from spotelastic_checkpoints.storage.open import open_storage
+from support.draws import soaked
 from support.processes.patience import PATIENT
 from support.saving.s3_servers import s3_endpoint, use_s3
 from support.store.etcd_members import wait_until
@@ -33,7 +34,7 @@ UNHURRIED = TenancyPace(answer_within=PATIENT)
 Start = Callable[..., Tenancy]
 
 
-@pytest.fixture(params=["folder", "s3"])
+@pytest.fixture(params=["folder", *soaked(["s3"])])
 def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "folder":
         return str(tmp_path)

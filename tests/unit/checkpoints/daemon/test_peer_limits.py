@@ -24,6 +24,7 @@ from spotelastic_checkpoints.peers.handshake import PeerCredentials
 from spotelastic_checkpoints.peers.messages import MOST_PIECES, Digest, Inventory, Read
 from spotelastic_checkpoints.peers.transfers import UNPROVEN, Peer, PeerServer
 from spotelastic_checkpoints.types import Item
+from support.draws import drawn
 from support.processes.patience import PATIENT, eventually
 
 CREDENTIALS = PeerCredentials("the cluster's")
@@ -116,7 +117,7 @@ requests = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=60, suppress_health_check=[*HealthCheck], derandomize=True)
+@settings(max_examples=drawn(60), suppress_health_check=[*HealthCheck], derandomize=True)
 @given(sent=st.lists(requests, min_size=1, max_size=4))
 @example(sent=[{"type": "offer", "incarnation": "r1", "after": 9, "rate": math.nan}])
 @example(sent=[{"type": "offer", "incarnation": "r1", "after": 0, "rate": math.inf}])
@@ -134,7 +135,7 @@ def test_any_request_is_answered_or_ends_its_own_connection(
     assert served.serves()
 
 
-@settings(max_examples=40, suppress_health_check=[*HealthCheck], derandomize=True)
+@settings(max_examples=drawn(40), suppress_health_check=[*HealthCheck], derandomize=True)
 @given(sent=st.binary(max_size=300), framed=st.booleans(), greets=st.booleans())
 @example(sent=b"\xff\xff\xff\xff", framed=False, greets=True)
 @example(sent=b"\x92\x01\xa2\xff\xfe", framed=True, greets=True)
@@ -234,7 +235,7 @@ CALLS: list[Callable[[Peer], object]] = [
 ]
 
 
-@settings(max_examples=40, suppress_health_check=[*HealthCheck], derandomize=True)
+@settings(max_examples=drawn(40), suppress_health_check=[*HealthCheck], derandomize=True)
 @given(sent=st.binary(max_size=200), framed=st.booleans(), call=st.sampled_from(CALLS))
 @example(sent=b"\x93\x00\xa1\xff\xc0", framed=True, call=CALLS[0])
 @example(sent=b"\x93\x00\xa0\x91\x01", framed=True, call=CALLS[1])

@@ -12,6 +12,7 @@ from spotelastic_checkpoints.errors import StorageRefused, StorageUnavailable
 from spotelastic_checkpoints.files import keeping, placing
 from spotelastic_checkpoints.files.keeping import AGAIN, RESTLESS, SWEPT_AFTER
 from spotelastic_checkpoints.files.kept import index_key, leads_inside
+from support.draws import drawn
 from support.saving.kept_files_run import Place
 
 
@@ -350,7 +351,7 @@ HAPPENINGS = st.lists(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=drawn(100), deadline=None)
 @given(HAPPENINGS)
 def test_no_version_is_lost_but_to_one_whose_writer_had_it(happenings: list[tuple]) -> None:  # type: ignore[type-arg]
     """Nodes get ranks, write, store, leave, store late, and come back in any order.

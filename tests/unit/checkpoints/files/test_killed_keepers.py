@@ -80,7 +80,12 @@ def sweeps(place: Place) -> KeptFolders:
 
 
 @pytest.mark.parametrize(
-    ("begin", "before"), [(keeps_changes, BEFORE), (follows, BEFORE), (sweeps, AFTER)]
+    ("begin", "before"),
+    [
+        (keeps_changes, BEFORE),
+        pytest.param(follows, BEFORE, marks=pytest.mark.soak),
+        pytest.param(sweeps, AFTER, marks=pytest.mark.soak),
+    ],
 )
 def test_what_is_kept_is_the_old_or_the_new(
     begin: Callable[[Place], KeptFolders], before: dict[str, bytes]

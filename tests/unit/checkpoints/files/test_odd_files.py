@@ -18,6 +18,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from spotelastic_checkpoints.files import keeping, placing
 from spotelastic_checkpoints.files.keeping import RESTLESS
+from support.draws import drawn
 from support.saving.kept_files_run import Place
 
 from spotelastic.client import kept_files
@@ -165,7 +166,7 @@ def check(base: Path, things: list[Thing], many: int = 0) -> None:
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=drawn(60), deadline=None)
 @given(THINGS)
 @example([replace(Thing("", "", kind), kind=kind) for kind in KINDS])
 def test_what_is_in_a_folder_comes_back_or_is_told(things: list[Thing]) -> None:

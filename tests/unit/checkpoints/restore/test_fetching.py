@@ -20,6 +20,7 @@ from spotelastic_checkpoints.restore import fetch_units
 from spotelastic_checkpoints.restore.fetch_units import CopyLocation
 from spotelastic_checkpoints.restore.fetcher import END, Fetcher
 from spotelastic_checkpoints.types import Moved, Range
+from support.draws import drawn
 from support.processes.patience import PATIENT, eventually
 from support.saving.checkpoint_items import item
 
@@ -276,7 +277,7 @@ def test_nothing_goes_before_every_rank_has_come(shared_memory: Path) -> None:
         max_size=40,
     )
 )
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=drawn(60))
 def test_what_a_rank_has_not_passed_or_keeps_is_there(
     steps: list[tuple[int, str, int, int]],
 ) -> None:

@@ -21,6 +21,7 @@ from spotelastic_checkpoints.format.manifest import Manifest, Shard
 from spotelastic_checkpoints.storage.object_store import Blob
 from spotelastic_checkpoints.storage.outage_retry import OutageRetry
 from spotelastic_checkpoints.types import Commit, Item
+from support.draws import drawn
 from support.store.store_doubles import MemoryStorage
 
 TAKES = 0.03
@@ -90,7 +91,7 @@ def node(ranks: int, rate: float, seed: int) -> tuple[Busy, Commits]:
     return storage, Commits(storage, "run", cast(Executor, Serial())).patient(retry)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=drawn(20), deadline=None)
 @given(st.sampled_from([1, 64, 256, 512]), st.sampled_from([0.01, 0.03]), st.integers(0, 999))
 @example(512, 0.01, 0)
 @example(10_000, 0.01, 0)

@@ -7,6 +7,7 @@ from typing import Any, cast
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.draws import drawn
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.names import addresses, block_size
@@ -415,7 +416,7 @@ class Account:
             self.nodes[f"n{self.born}"] = free[0]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=drawn(40))
 @given(
     st.fixed_dictionaries({zone: st.integers(0, 9) for zone in "abc"}),
     st.integers(1, 8),

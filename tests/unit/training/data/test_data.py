@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.draws import drawn
 from torch.utils.data import DataLoader
 
 import spotelastic as se
@@ -46,7 +47,7 @@ def test_a_permutation_of_a_huge_size_costs_nothing() -> None:
 resizes = st.lists(st.tuples(st.integers(1, 7), st.integers(0, 9)), min_size=1, max_size=8)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=drawn(40))
 @given(
     st.integers(1, 90), st.integers(1, 24), resizes, st.integers(0, 4), st.booleans(), st.booleans()
 )

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.draws import drawn
 from support.training.served_parameters import ServedCluster
 from torch import nn
 
@@ -66,7 +67,7 @@ node comes, and a seed of the next round's ranks. Drawn first: threads are not a
 
 @pytest.mark.parametrize("mode", RULES)
 @given(st.integers(3, 5), LOSSES)
-@settings(max_examples=30)
+@settings(max_examples=drawn(30))
 def test_no_acknowledged_update_is_lost_with_a_rank(
     mode: Mode, ranks: int, losses: list[tuple[int, int, bool, bool, int]]
 ) -> None:
@@ -161,7 +162,7 @@ def _trained(ranks: int, losses: list[tuple[int, int]]) -> list[torch.Tensor]:
 
 
 @given(st.integers(3, 6), st.lists(st.tuples(st.integers(0, 2), st.integers(0, 60)), max_size=3))
-@settings(max_examples=8)
+@settings(max_examples=drawn(8))
 def test_synchronous_parameters_are_the_same_bit_for_bit(
     ranks: int, losses: list[tuple[int, int]]
 ) -> None:

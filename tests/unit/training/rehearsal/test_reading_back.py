@@ -23,6 +23,7 @@ from spotelastic_checkpoints.daemon.proving import FirstCommit, Proof, ProofPati
 from spotelastic_checkpoints.memory.arena import Slot
 from spotelastic_checkpoints.storage.folder import FolderStorage
 from spotelastic_checkpoints.types import Commit
+from support.draws import drawn
 from support.saving.one_slot import OneSlot
 from support.training.drawn_lives import Life, lives
 
@@ -149,7 +150,7 @@ def _problems(path: Path, step: int, note: FirstSave) -> Iterator[str]:
     yield from whole.problems()
 
 
-@settings(max_examples=25, derandomize=True)
+@settings(max_examples=drawn(25), derandomize=True)
 @given(life=lives())
 def test_no_state_that_comes_back_is_called_different(life: Life) -> None:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:

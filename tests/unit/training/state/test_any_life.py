@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from hypothesis import HealthCheck, event, given, settings
+from support.draws import drawn
 from support.saving.one_slot import OneSlot, load, stream
 from support.training.drawn_lives import Life, essence, lives, train
 from support.training.drawn_states import difference
@@ -20,7 +21,7 @@ from spotelastic.errors import UsageError
 from spotelastic.training.save.saver import LayoutChanged
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(3600)]
-DRAWN = int(os.environ.get("DRAWN_LIVES", "150"))
+DRAWN = int(os.environ.get("DRAWN_LIVES", drawn(150)))
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -17,6 +17,7 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 from spotelastic_checkpoints.restore.contents import Contents
 from spotelastic_checkpoints.types import RestoreSet, Resume
+from support.draws import drawn
 from support.saving.one_slot import OneSlot
 from support.training.drawn_lives import (
     OPTIMIZERS,
@@ -51,7 +52,7 @@ from spotelastic.training.state.state import State
 __all__ = ["one_thread"]
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(3600)]
-DRAWN = int(os.environ.get("DRAWN_LIVES", "12"))
+DRAWN = int(os.environ.get("DRAWN_LIVES", drawn(12)))
 KINDS = ("replicated", "fsdp", "hybrid", "tensor", "grid")
 LIVES = lives(
     averaged=False,

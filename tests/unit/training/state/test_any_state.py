@@ -13,6 +13,7 @@ import pytest
 import torch.distributed as dist
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
+from support.draws import drawn
 from support.saving.one_slot import OneSlot, load, stream
 from support.training.drawn_states import ENTRIES, Make, built, difference
 from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -24,7 +25,7 @@ from spotelastic.training.save.saver import LayoutChanged
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(3600)]
 SMALL = OverlapSizes(block=SAMPLE, least=1)
 """So that copies of what is drawn are made beside training, too."""
-DRAWN = int(os.environ.get("DRAWN_STATES", "350"))
+DRAWN = int(os.environ.get("DRAWN_STATES", drawn(350)))
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.draws import drawn
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor, init_device_mesh
@@ -54,7 +55,7 @@ STATES = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=drawn(150), deadline=None)
 @given(STATES, st.randoms(use_true_random=False))
 def test_a_state_is_taken_apart_and_put_together_as_by_torch(state: Any, random: Any) -> None:
     traverse = of_torch("distributed.checkpoint._traverse", "traverse_state_dict")
@@ -111,7 +112,7 @@ AROUND: list[Callable[[nn.Module], nn.Module]] = [
 ]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=drawn(60), deadline=None)
 @given(st.lists(st.sampled_from(AROUND), max_size=5))
 def test_what_wrappers_hold_is_named_as_by_torch(around: list[Callable[..., Any]]) -> None:
     get_names = of_torch("distributed.checkpoint.state_dict", "_get_fqns")
@@ -126,7 +127,7 @@ def test_what_wrappers_hold_is_named_as_by_torch(around: list[Callable[..., Any]
         assert module_state.name_in_dcp(module, key) == theirs
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=drawn(40), deadline=None)
 @given(
     st.lists(st.integers(0, 7), min_size=2, max_size=3),
     st.lists(st.sampled_from([Replicate(), Shard(0), Shard(1)]), min_size=2, max_size=2),
