@@ -19,7 +19,10 @@ def test_an_account_is_looked_at_and_stays_as_it_was(tmp_path: Path) -> None:
         "clock": "ok",
         "bucket": "ok",
         "spot quota": "ok",
+        "control nodes": "ok",
+        "network": "ok",
     }
     assert REGION in told["credentials"].found
     assert "g5.xlarge (G and VT: " in told["spot quota"].found
+    assert "t3.small (Standard: " in told["control nodes"].found
     assert found.exit_code == 0

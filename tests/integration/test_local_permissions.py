@@ -421,7 +421,11 @@ def test_nothing_foreign_becomes_a_clusters_and_nobody_an_administrator(
 def test_without_the_boundary_it_is_told_who_makes_it(
     roles: Callable[[str], boto3.Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Aws(REGION).iam.delete_policy(PolicyArn=OWN_BOUNDARY)
+    iam, of_stacks = Aws(REGION).iam, f"spotelastic-cloudformation-{REGION}"
+    for name in iam.list_role_policies(RoleName=of_stacks)["PolicyNames"]:
+        iam.delete_role_policy(RoleName=of_stacks, PolicyName=name)
+    iam.delete_role(RoleName=of_stacks)
+    iam.delete_policy(PolicyArn=OWN_BOUNDARY)
     place = user_with(shipped(), "early", monkeypatch)
     with pytest.raises(Rejected, match="spotelastic-boundary as boundary, which an administrator"):
         clusters.create(request("early"), lambda _: None, place.aws)

@@ -35,7 +35,8 @@ def test_a_cluster_lives_in_the_users_network_and_leaves_it_as_it_was(own: Own) 
     before = own.everything()
     spread = own.request(NAME, capacity=Capacity(zones="spread"))
     found = survey(own.aws, spread.job)
-    assert (found.zones, found.warnings) == (ZONES, ())
+    (of_traffic,) = found.warnings
+    assert found.zones == ZONES and "gradients go through 2 zones" in of_traffic
     cluster = up(own)
     assert set(found.resources) == resources(own)
     machines = autoscaling.instances(own.aws, NAME)

@@ -162,7 +162,7 @@ def test_with_no_quota_for_the_family(account: Laptop, up: Up) -> None:
     assert (
         "too few nodes for --min 1: quota allows 0 of 8 spot g5.xlarge (G and VT: 0 vCPUs" in told
     )
-    assert "https://us-east-1.console.aws.amazon.com/servicequotas/" in told
+    assert "--quota-code L-3819A6DF --desired-value 32" in told
 
 
 def test_with_types_that_the_region_lacks(account: Laptop, up: Up) -> None:
