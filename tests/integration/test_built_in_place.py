@@ -1,31 +1,11 @@
 """Models that are sharded over the ranks are made anew in the same process, and restored."""
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-from support.processes.patience import CASES_WITHIN
+from support.in_place.told_cases import Told, told_in
 
-TESTS = Path(__file__).parent.parent
 STEPS, SAVED, AT, TARGET = 7, 2, 4, 3
-
-Told = dict[str, Any]
-
-
-def run(folder: Path, *names: str) -> dict[str, Told]:
-    """What workers have told in each case. All run from one process that has imported torch."""
-    subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "support.in_place.resting_cases", folder, *names],
-        cwd=TESTS,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        check=True,
-        timeout=CASES_WITHIN,
-    )
-    return {file.stem: json.loads(file.read_text()) for file in folder.glob("*.json")}
 
 
 def is_as_after_a_restore(found: Told, reference: Told, *, lost: str) -> None:
@@ -61,7 +41,7 @@ def test_a_sharded_model_is_restored_in_the_same_processes(tmp_path: Path) -> No
     """
     kinds = ("backward", "arrival", "moved", "example")
     references = ("reference-sharded", "reference-arrival", "reference-moved")
-    cases = run(tmp_path, *(f"built-{kind}" for kind in kinds), *references)
+    cases = told_in(tmp_path, [*(f"built-{kind}" for kind in kinds), *references])
     have_moved(cases["built-moved"], cases["reference-moved"])
     ends = [told[-1] for told in cases["built-example"]["told"].values()]
     assert ends[0][:2] == [40, 3]
@@ -89,7 +69,7 @@ def test_hybrid_sharding_and_tensor_parallelism_are_restored(tmp_path: Path) -> 
     kinds = ("hybrid", "parallel")
     names = [f"{what}-{kind}" for kind in kinds for what in ("built", "reference")]
     names += ["built-moved-2d", "reference-moved-2d"]
-    cases = run(tmp_path, *names, "built-forward", "reference-sharded")
+    cases = told_in(tmp_path, [*names, "built-forward", "reference-sharded"])
     have_moved(cases["built-moved-2d"], cases["reference-moved-2d"])
     for kind in kinds:
         is_as_after_a_restore(cases[f"built-{kind}"], cases[f"reference-{kind}"], lost="3")
@@ -99,7 +79,7 @@ def test_hybrid_sharding_and_tensor_parallelism_are_restored(tmp_path: Path) -> 
 @pytest.mark.soak
 def test_many_rounds_leave_nothing_of_earlier_models(tmp_path: Path) -> None:
     """No descriptor, thread, optimizer or tensor; and nothing is compiled again."""
-    found = run(tmp_path, "built-often")["built-often"]
+    found = told_in(tmp_path, ["built-often"])["built-often"]
     assert found["rounds"] > 5
     for number in "0", "1":
         told = found["told"][number]
@@ -119,7 +99,7 @@ def test_many_rounds_leave_nothing_of_earlier_models(tmp_path: Path) -> None:
 
 @pytest.mark.soak
 def test_mistakes_of_the_script_are_told_clearly(tmp_path: Path) -> None:
-    cases = run(tmp_path, "built-raises", "built-shapes", "built-former")
+    cases = told_in(tmp_path, ["built-raises", "built-shapes", "built-former"])
     for number in "0", "1":
         kind, message, note = cases["built-raises"]["told"][number][-1]
         assert (kind, message) == ("KeyError", "'hidden_size'")

@@ -1,22 +1,14 @@
 """Workers outlive a round: ranks are lost at each place of a step, and nothing of it is left."""
 
-import json
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 from support.draws import soaked
 from support.in_place.resting_cases import CASES
-from support.processes.patience import CASES_WITHIN
+from support.in_place.told_cases import Told, told_in
 
-TESTS = Path(__file__).parent.parent
 STEPS, AT = 6, 3
-
-Told = dict[str, Any]
 
 
 RARE = {
@@ -36,14 +28,7 @@ def cases(
     mine = [item for item in request.session.items if item.path == request.path]
     soaks = any(item.get_closest_marker("soak") for item in mine)
     tried = [case for case in CASES if soaks or case not in RARE]
-    subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "support.in_place.resting_cases", folder, *tried],
-        cwd=TESTS,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        check=True,
-        timeout=CASES_WITHIN,
-    )
-    return {file.stem: json.loads(file.read_text()) for file in folder.glob("*.json")}
+    return told_in(folder, tried)
 
 
 def steps_of(told: list[Any]) -> list[tuple[int, bool]]:

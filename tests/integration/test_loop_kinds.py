@@ -1,20 +1,13 @@
 """Loops as people write them come back as they were, or their rehearsal names what does not."""
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import pytest
-from support.in_place import resting_drawn
 from support.in_place.resting_kinds import CASES
-from support.processes.patience import CASES_WITHIN
+from support.in_place.told_cases import Told, told_in
 from support.training import loop_kinds
 
-TESTS = Path(__file__).parent.parent
 OFTEN = {
     *("Plain", "FusedWithScaler", "EvaluatesForGood", "Samples", "Plain-lost-in-2"),
     *("OwnGenerator", "OwnCounter", "AccumulatesOverBlocks", "Prefetched"),
@@ -28,8 +21,6 @@ def often(names: Iterable[str]) -> list[Any]:
 
 RIGHT = [kind.__name__ for kind in loop_kinds.RIGHT]
 EQUAL = [kind.__name__ for kind in loop_kinds.EQUAL]
-DRAWN = 11
-"""Schedules of losses and planned changes."""
 COST_A_RESTORE = {"TwoFrequencies", "LargeBufferThroughData", "OwnOptimizer"}
 """Kinds whose step cannot be put back, so that they go on from the last save."""
 CARRY = "TwoFrequencies"
@@ -48,8 +39,6 @@ WARNED = {
     "Streamed": "the data set is an IterableDataset. What a lost rank would have read of it",
 }
 
-Told = dict[str, Any]
-
 
 @pytest.fixture(scope="module")
 def cases(
@@ -64,17 +53,7 @@ def cases(
         if item.path == request.path and hasattr(item, "callspec")
         for value in item.callspec.params.values()
     }
-    drawn = [case for case in resting_drawn.CASES if case in wanted]
-    tried = ["alone-kinds", *(case for case in CASES if case in wanted)]
-    tried += ["drawn-alone", *drawn] if drawn else []
-    subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "support.in_place.resting_cases", folder, *tried],
-        cwd=TESTS,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        check=True,
-        timeout=CASES_WITHIN,
-    )
-    return {file.stem: json.loads(file.read_text()) for file in folder.glob("*.json")}
+    return told_in(folder, ["alone-kinds", *(case for case in CASES if case in wanted)])
 
 
 @pytest.mark.parametrize("kind", often(kind for kind in RIGHT if kind != CARRY))
@@ -117,22 +96,6 @@ def test_ranks_rehearse_together_also_where_one_has_heard_more_than_another(
     for rank in "0", "1":
         assert cases[case]["told"][rank][-1] == pytest.approx(alone, rel=1e-9, abs=1e-12)
     assert [each for each in cases[case]["heard"] if "on 3 ranks: bit-identical" in each]
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("case", [f"drawn-{seed}" for seed in range(DRAWN)])
-def test_losses_and_planned_changes_at_any_moment_change_no_parameter(
-    cases: dict[str, Told], case: str
-) -> None:
-    kind = resting_drawn.kind_of(case)
-    alone = dict(cases["drawn-alone"]["told"]["0"])[kind]
-    ended = [
-        told[-1]["parameters"] for told in cases[case]["told"].values() if "parameters" in told[-1]
-    ]
-    assert len(ended) >= resting_drawn.RANKS - resting_drawn.KILLED
-    for parameters in ended:
-        assert parameters == pytest.approx(alone, rel=1e-9, abs=1e-12)
-    assert not [each for each in cases[case]["heard"] if "made twice" in each]
 
 
 @pytest.mark.parametrize("case", often(case for case in CASES if "-unlike-" in case))
