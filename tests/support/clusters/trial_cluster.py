@@ -53,7 +53,7 @@ class Trial:
     faults: FaultClient
     request: ClusterSpec
     tls: TlsFiles
-    """What a worker shows to etcd."""
+    """What a member shows to etcd, which lets it do everything."""
 
     @contextmanager
     def store(self) -> Iterator[EtcdStore]:
@@ -159,7 +159,7 @@ def running_trial(
             own = {"code": archive.sha256, "archive": archive.data, "network": info.net}
             wanted = asked.request(NAME, 2, **(own | request))
             cluster = clusters.create(wanted, lambda _: None, Aws(info.region))
-            found = certificates.fetch(cluster.aws, Names(NAME).worker_certificate)
+            found = certificates.fetch(cluster.aws, Names(NAME).member_certificate("a"))
             yield Trial(cluster, FaultClient(info), wanted, TlsFiles(*found.write(folder / "tls")))
         finally:
             cloud.stop(info)
