@@ -3,6 +3,8 @@
 It knows nothing of spotelastic. torchrun --nproc-per-node 2 tests/programs/transformers_trainer.py
 """
 
+from pathlib import Path
+
 from milestones import finished, reached
 from small_language_model import gpt2, sentences
 from transformers import Trainer, TrainerCallback, TrainingArguments, set_seed
@@ -31,7 +33,8 @@ def main() -> None:
         disable_tqdm=True,
     )
     trainer = Trainer(gpt2(), arguments, train_dataset=sentences(), callbacks=[Milestones()])
-    last = get_last_checkpoint("transformers")
+    # The first rank makes the folder, which another one may be ahead of.
+    last = get_last_checkpoint("transformers") if Path("transformers").is_dir() else None
     trainer.train(resume_from_checkpoint=last)
     finished(trainer.model.parameters())
 
