@@ -216,10 +216,10 @@ class Cluster:
             told: list[str] = []
             try:
                 self.target.down(self.name, told.append)
+                self._is_down = True
             except SpotelasticError as other:
-                told.append(f"not all of it could be deleted: {other}")
+                told.append(f"{self.name} is not deleted whole, and the rest costs money: {other}")
             yield from map(ProgressMessage, told)
-            self._is_down = True
             raise
 
     def _follow(self) -> None:

@@ -18,8 +18,10 @@ from spotelastic.model.counting import duration
 REFUSED_FOR, SILENT_FOR = 180.0, 600.0
 """Seconds after which control nodes are given up whose launches all fail, and whatever they do."""
 MAJORITY = len(MEMBERS) // 2 + 1
-_WORKED = f"worked/{__version__}"
-"""Key of the object that says that a cluster of this version has worked here."""
+_WORKED = f"_worked/{__version__}"
+"""Key of the object that says that a cluster of this version has worked here. No cluster's name
+begins so.
+"""
 
 _OVER = frozenset({"Successful", "Failed", "Cancelled"})
 """States of an activity that is over."""

@@ -105,7 +105,6 @@ def survey(
         fatal += network_quotas.shortages(aws, int(shared is None), nat_gateways)
     _refuse(fatal)
     of_disks = AccountKey() if key or known is not None else disk_key.look(aws)
-    in_bucket = encryption_key.bucket_obstacle(aws, bucket, key) if bucket else ""
     image = find_workers_image(aws, kinds[0].gpus)
     size = find_root_disk(aws, image, disk).gib if known is None else known.disk_gib
     return Survey(
@@ -129,14 +128,26 @@ def survey(
             *(() if packed else zone_traffic.warnings(kinds, _nodes(job)[1], len(for_workers))),
             *partitions.about_prices(aws.region),
         ),
-        obstacles=(
-            *(existing_vpc.obstacles(network, its_zones, interfaces) if network else ()),
-            *filter(None, (of_disks.obstacle, in_bucket)),
-        ),
+        obstacles=_obstacles(aws, network, its_zones, interfaces, of_disks, bucket, key),
         options=options,
         ranking=ranking,
         prices_of=listed.date,
     )
+
+
+def _obstacles(
+    aws: Aws,
+    network: Network | None,
+    its_zones: tuple[str, ...],
+    interfaces: int,
+    of_disks: AccountKey,
+    bucket: str,
+    key: str,
+) -> tuple[str, ...]:
+    """Return what would keep nodes from working at all."""
+    found = () if network is None else existing_vpc.obstacles(network, its_zones, interfaces)
+    in_bucket = encryption_key.bucket_obstacle(aws, bucket, key) if bucket else ""
+    return tuple(filter(None, (*found, of_disks.obstacle, in_bucket)))
 
 
 def _refuse(shortages: Sequence[str]) -> None:

@@ -191,8 +191,8 @@ class AccountClusters:
 
     def note_worked(self, cluster: ShownCluster) -> None:
         """Note that a new cluster works here."""
-        if self.costs_money:
-            control_boot.note_worked(self.aws, self.cluster(cluster.name).bucket)
+        if self.costs_money and isinstance(cluster, ClusterRecord):
+            control_boot.note_worked(self.aws, cluster.bucket)
 
     def delete(
         self, name: str | None, say: Callable[[str], None], *, keep_data: bool, bucket: str | None

@@ -140,11 +140,8 @@ def account(folder: Path, conditions: Conditions | None = None) -> Iterator[Auth
     lock, market, power, authority = RLock(), SpotMarket(), Still(folder), Authority()
     in_force = ConditionsInForce(conditions or from_environment(os.environ))
     agenda = Agenda(lock)
-    with (
-        patch.object(machines, "MetadataServer", Deaf),
-        _environment_of_the_account(),
-        mock_aws(),
-    ):
+    deaf = patch.object(machines, "MetadataServer", Deaf)
+    with deaf, _environment_of_the_account(), mock_aws():
         os.environ["AWS_ACCESS_KEY_ID"] = ADMINISTRATOR  # mock_aws puts back what was there
         bus = events_backends[DEFAULT_ACCOUNT_ID][REGION]  # mock_aws has made another one
         all_machines = SlowInstances(

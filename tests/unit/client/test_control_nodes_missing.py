@@ -62,6 +62,19 @@ def test_it_is_taken_down_with_what_aws_says() -> None:
     ]
 
 
+def test_what_could_not_be_deleted_is_told_and_tried_again_at_the_end_of_a_block() -> None:
+    class Stuck(Target):
+        def down(self, name: str, say: Any, **_: object) -> None:
+            self.ended.append(name)
+            if len(self.ended) == 1:
+                raise Unavailable("AWS is busy")
+
+    target, told = Stuck(), list[str]()
+    with pytest.raises(ControlNodesMissing), cluster(target) as made:
+        told.extend(str(update) for update in made.updates())
+    assert target.ended == ["quokka", "quokka"]
+
+
 def test_what_cannot_be_asked_is_waited_for() -> None:
     class Busy(Target):
         def control_failure(self, name: str, waited: float) -> str:
