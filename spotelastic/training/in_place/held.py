@@ -85,11 +85,14 @@ def keeper(group: object, known: Collection[object]) -> str:
 
 
 def _attributes(value: object) -> object:
-    return getattr(value, "__dict__", None)
+    try:
+        return getattr(value, "__dict__", None)
+    except Exception:  # an object of the script's may refuse
+        return None
 
 
 def _passes(value: object) -> bool:
-    return isinstance(value, _PASSING) or type(value).__module__.partition(".")[0] in _OURS
+    return issubclass(type(value), _PASSING) or type(value).__module__.partition(".")[0] in _OURS
 
 
 def _parts(kept: Any) -> list[Any]:

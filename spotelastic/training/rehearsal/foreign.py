@@ -7,6 +7,7 @@ a step several times, so that such an object would be ahead of its run afterward
 import copy
 import gc
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -25,10 +26,14 @@ class Foreign:
     def __init__(self, state: State) -> None:
         own: set[int] = set()
         _reach(state.values.values(), own, DEPTH)
-        found = (each for each in gc.get_objects() if isinstance(each, _KINDS))
-        self._noted = [
-            (each, copy.deepcopy(each.state_dict())) for each in found if id(each) not in own
-        ]
+        # By its type: `isinstance` asks an object for its class, which may be any code of the
+        # script's, or a weak reference to what is gone.
+        found = (each for each in gc.get_objects() if issubclass(type(each), _KINDS))
+        self._noted: list[tuple[Any, Any]] = []
+        for each in found:
+            if id(each) not in own:
+                with suppress(Exception):  # one that cannot be copied is not put back
+                    self._noted.append((each, copy.deepcopy(each.state_dict())))
 
     def changed(self) -> list[str]:
         """Return the names of the classes of those that have changed."""
