@@ -17,8 +17,8 @@ class Held:
 class Odd:
     """Its class is told by code of the script's, which fails."""
 
-    @property
-    def __class__(self) -> Any:  # type: ignore[misc]
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
         raise RuntimeError("it is not to be asked")
 
 
