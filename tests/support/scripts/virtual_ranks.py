@@ -13,12 +13,13 @@ import spotelastic as se
 def train(rank: int, world: int, name: str, folder: str) -> None:
     kind = KINDS[name]()
     with se.Checkpointer(kind.state, storage=f"{folder}/{name}-{world}") as checkpoint:
-        kind.begins(checkpoint)
+        kind.checkpoint = checkpoint
+        losses = ""
         for step in checkpoint.steps(STEPS):
             with step:
                 step.loss = kind.block(step.number)
-    losses = " ".join(f"{each:.9g}" for each in kind.losses)
-    print(name, world, kind.digest(), losses, flush=True)
+            losses += f" {step.loss.item():.9g}"
+    print(name, world, kind.digest() + losses, flush=True)
 
 
 for kind in KINDS:

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 import spotelastic as se
 
 ROWS, WORDS, LENGTH = 37, 32, 9
-"""Samples of an epoch, whose last batch is a small one; words, and how many of them a sample has."""
+"""Samples of an epoch, whose last batch is a small one; words, and how many a sample has."""
 BATCH, VIRTUAL_RANKS, STEPS = 12, 5, 7
 
 
@@ -78,14 +78,18 @@ class Virtual:
             "optimizer": self.optimizer,
             "data": self.sampler,
         }
-        self.batches: Iterator[Tensor] = iter(())
-        self.losses: list[float] = []
+        self.checkpoint: Any = None
+        self.batches: Iterator[Tensor] | None = None
 
     def wrapped(self, model: nn.Module) -> nn.Module:
         return model
 
-    def begins(self, checkpoint: Any) -> None:
-        self.batches = checkpoint.batches(self.loader)
+    def batch(self) -> Tensor:
+        self.batches = self.batches or self.checkpoint.batches(self.loader)
+        return next(self.batches)
+
+    def after(self, number: int) -> None:
+        """What the loop does between two blocks: nothing."""
 
     def without_exchange(self, last: bool) -> AbstractContextManager[None]:
         return nullcontext()
@@ -100,13 +104,11 @@ class Virtual:
                 self.scaled(micro.loss * micro.weight).backward()
 
     def block(self, number: int) -> Any:
-        words = next(self.batches)
+        words = self.batch()
         self.optimizer.zero_grad()
         self.backward(words)
         nn.utils.clip_grad_norm_(self.model.parameters(), 0.5)
         self.optimizer.step()
-        assert self.sampler.loss is not None
-        self.losses.append(self.sampler.loss.item())
         return self.sampler.loss
 
     def digest(self) -> str:
@@ -158,7 +160,7 @@ class Twice(Virtual):
         return found
 
     def block(self, number: int) -> Any:
-        words = next(self.batches)
+        words = self.batch()
         self.optimizer.zero_grad(set_to_none=False)
         self.backward(words)
         self.backward(words)
