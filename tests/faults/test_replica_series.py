@@ -53,7 +53,7 @@ def job(endpoint: str, folder: Path, kind: str) -> AbstractContextManager[Run]:
 
 def add(run: Run, *nodes: str) -> None:
     for node in nodes:
-        run.add(node, env={"PYTHONPATH": str(SCRIPT.parent.parent)})
+        run.add(node, env={"PYTHONPATH": str(SCRIPT.parents[2])})
 
 
 def ends_well(run: Run) -> None:

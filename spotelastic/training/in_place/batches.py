@@ -12,6 +12,7 @@ from spotelastic.errors import UsageError
 from spotelastic.training.data.sampler import ElasticSampler
 from spotelastic.training.in_place import loaders
 from spotelastic.training.in_place.steps import Steps
+from spotelastic.training.state import randomness
 
 T = TypeVar("T")
 
@@ -34,7 +35,7 @@ class Batches(Generic[T]):
         self._is_elastic = _sampler_of(loader) is not None
         self._taken: list[_Taken[T]] = []
         """Batches of the step that is being made, where these come again."""
-        self._again: list[T] = []
+        self._again: list[_Taken[T]] = []
         self._unchanged = 0
         """Steps in a row that have not changed their batches."""
         self._steps = steps
@@ -52,10 +53,12 @@ class Batches(Generic[T]):
         return self
 
     def __next__(self) -> T:
-        batch = self._again.pop(0) if self._again else self._next()
-        if self._steps.is_within and self._come_again:
-            copies = self._unchanged < TRIED or self._is_elastic
-            self._taken.append(_Taken(batch, copies=copies))
+        if not (self._steps.is_within and self._come_again):
+            return self._again.pop(0).come() if self._again else self._next()
+        before = randomness.capture()
+        batch = self._again.pop(0).come() if self._again else self._next()
+        copies = self._unchanged < TRIED or self._is_elastic
+        self._taken.append(_Taken(batch, before, copies=copies))
         return batch
 
     @property
@@ -83,7 +86,7 @@ class Batches(Generic[T]):
     def _undone(self) -> None:
         if self._is_elastic:
             self._iterator = None
-        again = [*(each.again for each in self._taken), *self._again]
+        again = [*self._taken, *self._again]
         self._again, self._taken = again if self._come_again else [], []
 
     def _counted(self) -> None:
@@ -94,10 +97,12 @@ class Batches(Generic[T]):
 
 
 class _Taken(Generic[T]):
-    """A batch that a step has taken."""
+    """A batch that a step has taken, and the random numbers that were drawn for it."""
 
-    def __init__(self, batch: T, *, copies: bool) -> None:
+    def __init__(self, batch: T, before: dict[str, Any], *, copies: bool) -> None:
         self._batch = batch
+        after = randomness.capture()
+        self._drawn = None if after == before else (before, after)
         self._tensors = [*_tensors(batch)]
         self._versions = torch_names.write_counts(self._tensors)
         self._copy: T | None = None
@@ -115,8 +120,10 @@ class _Taken(Generic[T]):
     def can_come_again(self) -> bool:
         return self._copy is not None or self.is_unchanged
 
-    @property
-    def again(self) -> T:
+    def come(self) -> T:
+        """Return it as it was. Generators are where they were when it had been loaded."""
+        if self._drawn is not None and randomness.capture() == self._drawn[0]:
+            randomness.apply(self._drawn[1])
         return self._batch if self._copy is None else self._copy
 
 

@@ -44,7 +44,7 @@ APART = 0.6
 KINDS = [
     kind
     for kind in loop_kinds.RIGHT
-    if kind not in (loop_kinds.TwoFrequencies, loop_kinds.ChangedBatch)
+    if kind not in (loop_kinds.TwoFrequencies, loop_kinds.ChangedBatch, loop_kinds.AugmentsInLoader)
 ]
 """But for those of which gradients, and the place in the data, are in no save."""
 BETWEEN = 0.05

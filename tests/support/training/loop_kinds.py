@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset
 
 import spotelastic as se
 
@@ -110,6 +111,27 @@ class ChangedBatch(Plain):
         self.batches = self.batches or self.checkpoint.batches([rows(n) for n in range(40)])
         batch = next(self.batches)
         return share(batch.sub_(1).div_(4))
+
+
+class _Noisy(Dataset[torch.Tensor]):
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, number: int) -> torch.Tensor:
+        return rows(number) + torch.rand(ROWS, 8, dtype=torch.float64)
+
+
+class AugmentsInLoader(Plain):
+    """Its loader, which draws a seed for its workers, has none: this process augments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batches: Iterator[torch.Tensor] | None = None
+
+    def batch(self, number: int) -> torch.Tensor:
+        if self.batches is None:
+            self.batches = self.checkpoint.batches(DataLoader(_Noisy(), batch_size=None))
+        return share(next(self.batches))
 
 
 class TwoFrequencies(Plain):
@@ -466,6 +488,7 @@ RIGHT: tuple[type[Plain], ...] = (
     Plain,
     FusedWithScaler,
     ChangedBatch,
+    AugmentsInLoader,
     TwoFrequencies,
     LargeBufferThroughData,
     Adversaries,
