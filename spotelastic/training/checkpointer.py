@@ -79,7 +79,7 @@ class Checkpointer(Saving):
         self,
         state: MutableMapping[str, Any],
         *,
-        storage: str | None = None,
+        storage: str | os.PathLike[str] | None = None,
         snapshot_every: int = 10,
         checkpoint_every: int = 50,
         take_over: bool = False,
@@ -90,7 +90,7 @@ class Checkpointer(Saving):
         tell_mistakes_in_a_line()
         self._state = State(state)
         self._builder = Builder(build, self._state, groups)
-        self._storage = storage
+        self._storage = None if storage is None else os.fspath(storage)
         self._schedule = Schedule(snapshot_every, checkpoint_every)
         self._take_over = take_over
         self._beside = Beside(wanted=overlap)

@@ -66,7 +66,7 @@ class Microbatch:
     """With virtual ranks, set it to the piece's mean loss, and `sampler.loss` is that of all."""
 
 
-class Pieces(Protocol):
+class VirtualRanksSum(Protocol):
     """Computes a step's virtual ranks, and sums what they come to."""
 
     loss: torch.Tensor | None
@@ -166,7 +166,7 @@ class ElasticSampler(Sampler[list[int]]):
         mid-epoch.
         """
         self.virtual_ranks = virtual_ranks
-        self.pieces: Pieces | None = None
+        self.pieces: VirtualRanksSum | None = None
         """What computes and sums them; set by `checkpoint.steps()`."""
         self._usable = self.size - self.size % global_batch if drop_last else self.size
         if global_batch < 1 or self._usable < 1:
