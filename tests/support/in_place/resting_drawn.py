@@ -191,7 +191,7 @@ def drawn(
         plan = Plan(
             begins=daemon.begins,
             restores_from=daemon.source,
-            **({"looks": Moments(seed, daemon).looks} if happens else {}),
+            looks=Moments(seed, daemon).looks if happens else None,
             node=node.name,
         )
         agent = run(ranks, script(make, seed), folder / "drawn", plan, str(node.socket))
