@@ -307,6 +307,17 @@ def import_compiler() -> None:
 # -- tensors, modules, optimizers and loaders -------------------------------------------------
 
 
+@_stands_for("torch:_foreach_add_")
+def add_all(add: Any, to: Sequence["Tensor"], those: Sequence["Tensor"]) -> None:
+    """Add tensors to others in place, all in one call; without it, one by one."""
+    if add is not None:
+        if to:
+            add(to, those)
+        return
+    for one, other in zip(to, those, strict=True):
+        one.add_(other)
+
+
 @_stands_for("torch:_foreach_copy_")
 def copy_all(
     copy: Any, targets: Sequence["Tensor"], sources: Sequence["Tensor"], non_blocking: bool = False

@@ -19,6 +19,7 @@ from spotelastic_checkpoints.protocol.worker_client import WorkerClient
 from spotelastic_checkpoints.types import Resume, Schedule
 
 from spotelastic.errors import SpotelasticError, UsageError
+from spotelastic.training.data import randomness
 from spotelastic.training.in_place import rehearsing, watching
 from spotelastic.training.in_place.batches import Batches
 from spotelastic.training.in_place.building import Build, Builder
@@ -38,7 +39,7 @@ from spotelastic.training.runtime.session import Ranks, WorkerSession, open_sess
 from spotelastic.training.save.beside import Beside
 from spotelastic.training.save.save_plan import SavePlan
 from spotelastic.training.save.saving import COMMIT_WITHIN, Saving
-from spotelastic.training.state import growth, randomness
+from spotelastic.training.state import growth
 from spotelastic.training.state.state import State
 
 T = TypeVar("T")
@@ -78,7 +79,7 @@ class Checkpointer(Saving):
         self,
         state: MutableMapping[str, Any],
         *,
-        storage: str | None = None,
+        storage: str | os.PathLike[str] | None = None,
         snapshot_every: int = 10,
         checkpoint_every: int = 50,
         take_over: bool = False,
@@ -89,7 +90,7 @@ class Checkpointer(Saving):
         tell_mistakes_in_a_line()
         self._state = State(state)
         self._builder = Builder(build, self._state, groups)
-        self._storage = storage
+        self._storage = None if storage is None else os.fspath(storage)
         self._schedule = Schedule(snapshot_every, checkpoint_every)
         self._take_over = take_over
         self._beside = Beside(wanted=overlap)

@@ -29,7 +29,7 @@ from support.scripts.agreeing import SAVED_AT, SEED, STEPS, WAKES
 from torch.distributed import checkpoint as dcp
 
 import spotelastic as se
-from spotelastic.training.state import randomness
+from spotelastic.training.data import randomness
 
 TESTS = Path(__file__).parent.parent
 

@@ -47,6 +47,17 @@ with se.Checkpointer(state) as checkpoint:
             step.loss = loss
         # after
 """
+TRAINED = """            loss = nn.functional.mse_loss(model(rows), targets)
+            optimizer.zero_grad()
+            loss.backward()
+"""
+VIRTUAL = """            optimizer.zero_grad()
+            for micro in sampler.microbatches():
+                loss = nn.functional.mse_loss(model(rows[micro.rows]), targets[micro.rows])
+                (loss * micro.weight).backward()
+                micro.loss = loss
+            loss = sampler.loss
+"""
 FAULTS = {
     "lr": ('"scheduler": scheduler, ', "", "`scheduler`"),
     "rng": ("# before", "rows = rows + float(rng.random())", "`rng`"),
@@ -110,6 +121,15 @@ def test_nodes_that_go_and_come_are_equal_up_to_rounding(tmp_path: Path) -> None
     found = rehearse(tmp_path, script, "--only", "nodes")
     assert found.code == 0, found
     assert list(found.rows.values()) == ["equal", *["rounding"] * 4]
+
+
+@pytest.mark.soak
+def test_nodes_that_go_and_come_change_no_bit_where_there_are_virtual_ranks(tmp_path: Path) -> None:
+    script = SCRIPT.replace("global_batch=8", "global_batch=8, virtual_ranks=4")
+    script = script.replace(TRAINED, VIRTUAL)
+    found = rehearse(tmp_path, script, "--only", "nodes", "--steps", "15")
+    assert found.code == 0, found
+    assert list(found.rows.values()) == ["equal"] * 5
 
 
 def faulty(fault: str) -> str:

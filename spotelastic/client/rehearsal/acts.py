@@ -221,6 +221,8 @@ class Acts:
         allowed = compare.tolerance(plain, three)
         found = compare.of_other_ranks(plain, three, played.record.lines, allowed)
         equal: answer.State = "restored" if allowed is None else "rounding"
+        if compare.is_exact(plain, three):
+            equal = "equal"
         acts = (
             ("a node comes: 2 ranks", (1, made.loses)),
             ("a node killed: 1 rank is left", (made.loses + 1, made.comes[0])),

@@ -143,17 +143,22 @@ def tolerance(plain: StepRecord, other: StepRecord) -> float | None:
     return min(MOST, max(LEAST, 10 * max(known)))
 
 
+def is_exact(plain: StepRecord, other: StepRecord) -> bool:
+    """Return whether another number of ranks computes the same bits, as virtual ranks do."""
+    return bool(other.steps) and not any(map(_is_shared, _varying(plain, other)))
+
+
 def of_other_ranks(
     plain: StepRecord, other: StepRecord, lines: Iterable[RecordedLine], allowed: float | None
 ) -> list[StepDifference]:
     """Return what differs in a run whose ranks change: values, and tensors by more than allowed.
 
     Values count that do not depend on the number of ranks, and whose text is known: a hash alone
-    does not tell rounding from another value. Without `allowed`, tensors are compared only where
+    does not tell rounding from another value. All count where the bits do not depend on it. Without `allowed`, tensors are compared only where
     they were restored: with those that the same run had at that step.
     """
     found: list[StepDifference] = []
-    begin, varying = _first(plain, 1), _varying(plain, other)
+    begin, varying, exact = _first(plain, 1), _varying(plain, other), is_exact(plain, other)
     recorded = [line for line in lines if line.digests]
     had: dict[int, list[RecordedLine]] = {}
     for line in recorded:
@@ -178,8 +183,7 @@ def of_other_ranks(
                 if _is_shared(each.name)
                 and (line.kind == "step" or _is_restored(each.name, line))
                 and each.name not in varying
-                and each.name in line.shown
-                and not _is_rounded(each, allowed)
+                and (exact or (each.name in line.shown and not _is_rounded(each, allowed)))
             ]
             gap = _gap(begin, ours, line)
             if allowed is not None and gap is not None and gap > allowed:

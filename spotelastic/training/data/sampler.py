@@ -19,9 +19,9 @@ only steps move the cursor.
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -30,7 +30,10 @@ from numpy.typing import NDArray
 from torch.utils.data import Sampler
 
 from spotelastic.errors import UsageError
+from spotelastic.training.data import randomness, sum_tree
 from spotelastic.training.data.loader_passes import Pass, Passes
+
+MOST_VIRTUAL_RANKS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +46,13 @@ class Position:
     """Whether the loader had begun at it: one that begins there again draws no random number."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Microbatch:
     """A piece of a rank's share of a global batch.
 
     The mean loss over the rows is multiplied by `weight` and added up over all pieces. Averaged
-    over the ranks as DDP and FSDP do, that is the mean loss over the global batch.
+    over the ranks as DDP and FSDP do, that is the mean loss over the global batch. With virtual
+    ranks it is summed over the ranks instead.
     """
 
     rows: slice
@@ -58,6 +62,17 @@ class Microbatch:
     """Whether gradients are exchanged in its backward pass. Each rank has exactly one such
     piece.
     """
+    loss: Any = None
+    """With virtual ranks, set it to the piece's mean loss, and `sampler.loss` is that of all."""
+
+
+class VirtualRanksSum(Protocol):
+    """Computes a step's virtual ranks, and sums what they come to."""
+
+    loss: torch.Tensor | None
+
+    def go_through(self) -> Iterator[Microbatch]:
+        """Yield the pieces of this rank. At the end gradients are those of all ranks."""
 
 
 Place = int | Callable[[], int] | None
@@ -120,12 +135,17 @@ class ElasticSampler(Sampler[list[int]]):
         rank: Place = None,
         world_size: Place = None,
         check: bool = True,
+        virtual_ranks: int | None = None,
     ) -> None:
         """Make a sampler. `data` is the data set, or its number of samples.
 
         `rank` and `world_size` are those of the data-parallel group, where that is not the whole
         job; as functions, they are asked for each pass over the data. Raises `UsageError` where
         there are too few samples for a batch.
+
+        With `virtual_ranks`, a global batch is cut into that many pieces, each of which is computed
+        in the same way whichever rank has it: parameters are the same, bit for bit, for any number
+        of ranks. The loop goes through `microbatches()` of the sampler then.
         """
         self.size = data if isinstance(data, int) else len(data)
         self.global_batch = global_batch
@@ -145,17 +165,53 @@ class ElasticSampler(Sampler[list[int]]):
         """State of torch's generator when the loader began to be made, after a resume in
         mid-epoch.
         """
+        self.virtual_ranks = virtual_ranks
+        self.pieces: VirtualRanksSum | None = None
+        """What computes and sums them; set by `checkpoint.steps()`."""
         self._usable = self.size - self.size % global_batch if drop_last else self.size
         if global_batch < 1 or self._usable < 1:
             raise UsageError(
                 f"a global batch of {global_batch} cannot be made of {self.size} samples"
                 + (" with drop_last" if drop_last else "")
             )
+        if virtual_ranks is None:
+            return
+        if not 1 <= virtual_ranks <= min(global_batch, MOST_VIRTUAL_RANKS):
+            raise UsageError(
+                f"virtual_ranks={virtual_ranks} is not between 1 and "
+                f"{min(global_batch, MOST_VIRTUAL_RANKS)}: each needs a sample of the global batch"
+            )
+        if rank is not None or world_size is not None:
+            raise UsageError(
+                "virtual_ranks are computed by all ranks of the job: leave rank and world_size out"
+            )
 
     @property
     def batch(self) -> int:
         """Number of samples in the current step, over all ranks."""
         return min(self.global_batch, self._usable - self.consumed)
+
+    @property
+    def loss(self) -> torch.Tensor | None:
+        """The mean of the losses that the pieces of the last step were given, over all ranks."""
+        return None if self.pieces is None else self.pieces.loss
+
+    def microbatches(self, most: int | None = None) -> Iterator[Microbatch]:
+        """Go through this rank's share of the current step's batch, piece by piece.
+
+        The pieces have at most `most` rows. With virtual ranks there is one for each that this rank
+        computes, and `most` is not asked: after the last one, the gradients are the sums over all
+        ranks. Raises `UsageError` for virtual ranks outside of a step of `checkpoint.steps()`.
+        """
+        if self.virtual_ranks is None:
+            rank, world_size = place_of(self)
+            return iter(microbatches(self.batch, most, rank=rank, world_size=world_size))
+        if self.pieces is None:
+            raise UsageError(
+                "virtual_ranks: microbatches() belongs into a step of checkpoint.steps(), of a "
+                "Checkpointer whose state has the model, the optimizer and this sampler"
+            )
+        return self.pieces.go_through()
 
     def __len__(self) -> int:
         """Return the number of steps of a whole epoch."""
@@ -176,17 +232,30 @@ class ElasticSampler(Sampler[list[int]]):
         if self._before is not None:
             torch.set_rng_state(self._before)
         self._forget_resuming()
-        rank, world_size = _place(*(given() if callable(given) else given for given in self._place))
+        rank, world_size = place_of(self)
         order = Permutation(self.size, self.seed, self.epoch) if self._shuffle else None
         for start in range(self.consumed, self._usable, self.global_batch):
             if under_way.is_over:
                 return  # the other batches are no longer this rank's
             end = min(start + self.global_batch, self._usable)
-            # A rank without a share gets the first sample, for a microbatch of weight 0.
-            own = np.arange(start + rank, end, world_size) if start + rank < end else [start]
-            positions = np.asarray(own, dtype=np.int64)
+            positions = self._share(start, end, rank, world_size)
             under_way.drawn += 1
-            yield (order(positions) if order else positions).tolist()
+            found = (order(positions) if order else positions).tolist()
+            yield found if self.virtual_ranks is None else SeededRows(found, self.seed, self.epoch)
+
+    def _share(self, start: int, end: int, rank: int, world_size: int) -> NDArray[np.int64]:
+        """Return which samples of a batch are a rank's, as places in the epoch's order.
+
+        A rank without a share gets the first sample, for a microbatch of weight 0.
+        """
+        if self.virtual_ranks is None:
+            own = np.arange(start + rank, end, world_size)
+        else:
+            leaves = min(self.virtual_ranks, end - start)
+            bounds = sum_tree.cuts(leaves, world_size)
+            first, last = (end - start) * bounds[rank], (end - start) * bounds[rank + 1]
+            own = np.arange(start + first // leaves, start + last // leaves)
+        return own if own.size else np.asarray([start])
 
     def advance(self) -> None:
         """Move past the current batch: a step was made of it, or it was skipped or accumulated."""
@@ -210,12 +279,18 @@ class ElasticSampler(Sampler[list[int]]):
             "seed": self.seed,
             "consumed": self.consumed,
             "size": self.size,
+            **({} if self.virtual_ranks is None else {"virtual_ranks": self.virtual_ranks}),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go to a saved position. Raises `UsageError` if the size of the data has changed within an
-        epoch.
+        epoch, or the number of virtual ranks at all.
         """
+        if (before := state.get("virtual_ranks", self.virtual_ranks)) != self.virtual_ranks:
+            raise UsageError(
+                f"the state was saved with virtual_ranks={before}, and the sampler has "
+                f"{self.virtual_ranks}: what it computes would not be the same"
+            )
         if state["size"] != self.size and state["consumed"]:
             raise UsageError(
                 f"the data set has {self.size} samples, but had {state['size']} when the state was "
@@ -232,6 +307,11 @@ class ElasticSampler(Sampler[list[int]]):
 
 
 # -- for the loop, which begins steps again and meets other ranks ----------------------------------
+
+
+def place_of(sampler: ElasticSampler) -> tuple[int, int]:
+    """Return this rank's number, and the number of ranks, among which it deals out batches."""
+    return _place(*(given() if callable(given) else given for given in sampler._place))
 
 
 def names_ranks(sampler: ElasticSampler) -> bool:
@@ -276,6 +356,34 @@ def _place(rank: int | None, world_size: int | None) -> tuple[int, int]:
     if not 0 <= own < size:
         raise UsageError(f"rank {own} is not in a world of {size}")
     return own, size
+
+
+class SeededRows(list[int]):
+    """Numbers of samples, each of which is loaded with random numbers of its own.
+
+    So what a data set draws for a sample, to augment it, depends on seed, epoch and sample alone,
+    and neither on the loader's worker nor on what else it loads. Loaders go through the list in the
+    process that loads, one sample after the other.
+    """
+
+    def __init__(self, rows: Iterable[int], seed: int, epoch: int) -> None:
+        super().__init__(rows)
+        self._of = seed, epoch
+
+    def __reduce__(self) -> tuple[type["SeededRows"], tuple[list[int], int, int]]:
+        """Return what it is made of in a loader's worker."""
+        return SeededRows, (self[:], *self._of)
+
+    def __iter__(self) -> Iterator[int]:
+        """Yield the numbers. What is drawn for them is drawn from no generator of the script's."""
+        held = randomness.capture()
+        seed, epoch = self._of
+        try:
+            for row in super().__iter__():
+                randomness.derive(seed, f"{epoch}/sample", row)
+                yield row
+        finally:
+            randomness.apply(held)
 
 
 ROUNDS = 8

@@ -9,10 +9,10 @@ from torch.utils.data import IterableDataset
 
 from spotelastic import torch_names
 from spotelastic.errors import UsageError
+from spotelastic.training.data import randomness
 from spotelastic.training.data.sampler import ElasticSampler
 from spotelastic.training.in_place import loaders
 from spotelastic.training.in_place.steps import Steps
-from spotelastic.training.state import randomness
 
 T = TypeVar("T")
 

@@ -28,6 +28,7 @@ from spotelastic_checkpoints.types import Resume
 
 from spotelastic.errors import RehearsalDiffers, UsageError
 from spotelastic.torch_names import store_of_all
+from spotelastic.training.data import randomness
 from spotelastic.training.in_place import failures
 from spotelastic.training.in_place.meeting import LoopParts
 from spotelastic.training.in_place.undo import CARRIES, Undo
@@ -36,7 +37,6 @@ from spotelastic.training.rehearsal.collectives import Collectives
 from spotelastic.training.rehearsal.fingerprint import StepFingerprint, differences, take
 from spotelastic.training.rehearsal.foreign import Foreign
 from spotelastic.training.rehearsal.verdict import RehearsalVerdict
-from spotelastic.training.state import randomness
 from spotelastic.training.state.lasting import Lasting
 
 VARIABLE = "SPOTELASTIC_REHEARSE"

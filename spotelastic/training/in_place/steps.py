@@ -37,7 +37,8 @@ from spotelastic.errors import SpotelasticError, UsageError
 from spotelastic.model.in_place import Change, Enter, Standing
 from spotelastic.training.data import sampler as samplers
 from spotelastic.training.data.sampler import ElasticSampler
-from spotelastic.training.in_place import failures
+from spotelastic.training.exact.pieces import Pieces, Trained
+from spotelastic.training.in_place import failures, models
 from spotelastic.training.in_place.meeting import LoopParts, Meeting, join
 from spotelastic.training.in_place.rehearsing import Mode, Rehearsing, TrialStage
 from spotelastic.training.in_place.undo import Undo
@@ -311,6 +312,8 @@ class Steps:
         # What is made for each round is restored, not undone.
         if self._meeting is not None and not self._loop.builder.is_wanted:
             self._undo.note()
+        for pieces in self._pieces():
+            pieces.begin()
         self._attempt = _Attempt(step)
         self._loop.groups.has_failed = False
         self._rehearsing.begins()
@@ -320,10 +323,30 @@ class Steps:
         values = self._loop.state.values.values()
         return any(isinstance(value, ElasticSampler) and samplers.waits(value) for value in values)
 
+    def _pieces(self) -> Iterator[Pieces]:
+        """Yield what computes virtual ranks: one for each sampler that has them."""
+        for value in self._loop.state.values.values():
+            if isinstance(value, ElasticSampler) and value.virtual_ranks is not None:
+                if not isinstance(value.pieces, Pieces):
+                    value.pieces = Pieces(value, self._trained)
+                yield value.pieces
+
+    def _trained(self) -> Trained:
+        state = self._loop.state
+        values = state.values.values()
+        return Trained(
+            [each for each in values if isinstance(each, torch.nn.Module)],
+            [each for each in values if isinstance(each, torch.optim.Optimizer)],
+            models.wrappers(state),
+        )
+
     def ends(self, step: Step, error: BaseException | None) -> bool:
         """End the block of a step. Returns whether an exception that came out of it is settled."""
         attempt, meeting = self._attempt, self._meeting
         assert attempt is not None
+        if error is None and attempt.order is None:
+            for pieces in self._pieces():
+                pieces.refuse_unsummed()
         try:
             if meeting is None:
                 if error is None:
@@ -473,6 +496,8 @@ class Steps:
         for value in self._loop.state.values.values():
             if isinstance(value, ElasticSampler):
                 samplers.refuse_ended(value)
+        for pieces in self._pieces() if has_gradients else ():
+            pieces.refuse_unsummed()
         meeting.has_gradients()
         attempt.voted = True
         voting = self._rehearsing.voting()

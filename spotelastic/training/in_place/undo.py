@@ -18,9 +18,9 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from spotelastic import torch_names
+from spotelastic.training.data import randomness
 from spotelastic.training.data import sampler as samplers
 from spotelastic.training.data.sampler import ElasticSampler, Position
-from spotelastic.training.state import randomness
 from spotelastic.training.state.lasting import Lasting
 from spotelastic.training.state.state import State
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
-from spotelastic.training.state import randomness
+from spotelastic.training.data import randomness
 from spotelastic.training.state.rank_agreement import digest_of_tensor, digest_of_value
 from spotelastic.training.state.state import State
 from spotelastic.training.state.tensors import local_part

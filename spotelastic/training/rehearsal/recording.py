@@ -24,9 +24,9 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from spotelastic.training.data import randomness
 from spotelastic.training.data.sampler import ElasticSampler
 from spotelastic.training.rehearsal import fingerprint, outside
-from spotelastic.training.state import randomness
 from spotelastic.training.state.state import State
 
 VARIABLE = "SPOTELASTIC_REHEARSAL"

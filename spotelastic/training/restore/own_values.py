@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from spotelastic_checkpoints.format.layout import SHARED
 
+from spotelastic.training.data import randomness
 from spotelastic.training.restore.restored import RestoreSource
 from spotelastic.training.restore.resuming import BRANCH, NO_BRANCH
 from spotelastic.training.runtime.rehearsal_record import RehearsalRecord, of_script
 from spotelastic.training.runtime.session import Ranks
-from spotelastic.training.state import randomness
 from spotelastic.training.state.value_entries import OWN, ValueEntry
 
 EPOCHS, LOOP_OVER = "epochs", "loop-over"

@@ -24,6 +24,7 @@ from support.saving.daemons_and_workers import cluster
 from support.training import loop_kinds
 from support.training.loop_kinds import Plain
 from support.training.open_checkpointer import wait_for_slots
+from support.training.virtual_loops import Virtual, Wrapped
 from torch.distributed import TCPStore
 
 import spotelastic as se
@@ -50,9 +51,11 @@ BETWEEN = 0.05
 """Seconds between two attempts of a rehearsal, at most: much may happen to workers there."""
 SEEDS = range(200)
 """Of which the tests take a few."""
+VIRTUAL = (Virtual, Wrapped)
+"""Kinds with virtual ranks, whose parameters are the same to the last bit."""
 
 
-def script(make: type[Plain], seed: int) -> Script:
+def script(make: type[Plain | Virtual], seed: int) -> Script:
     def train(number: int, tell: Callable[[Any], None]) -> None:
         draw = random.Random(f"{seed}/{number}")
         rehearse_often()
@@ -154,29 +157,54 @@ def _kind(seed: int) -> type[Plain]:
     return KINDS[seed % len(KINDS)]
 
 
-def drawn(folder: Path, seed: int) -> Agent:
-    make, heard = _kind(seed), []
+def virtual_alone(folder: Path, number: int) -> Agent:
+    """A kind with virtual ranks in one process, to which nothing happens."""
+    return drawn(folder, 0, VIRTUAL[number], ranks=1, happens=False)
+
+
+def drawn_virtual(folder: Path, seed: int) -> Agent:
+    return drawn(folder, seed, VIRTUAL[seed % len(VIRTUAL)])
+
+
+def drawn_plain(folder: Path, seed: int) -> Agent:
+    return drawn(folder, seed, _kind(seed))
+
+
+def drawn(
+    folder: Path,
+    seed: int,
+    make: type[Plain | Virtual],
+    ranks: int = RANKS,
+    *,
+    happens: bool = True,
+) -> Agent:
+    heard: list[str] = []
 
     def hears(event: messages.DaemonEvent) -> None:
         if isinstance(event, messages.Rehearsed | messages.SaveFailed):
             heard.append(event.message)
 
     (folder / "daemon").mkdir()
-    with cluster(folder / "daemon", workers=RANKS) as [node]:
+    with cluster(folder / "daemon", workers=ranks) as [node]:
         daemon = Committed(node, 0)
         node.agent.subscribe(hears)
         plan = Plan(
             begins=daemon.begins,
             restores_from=daemon.source,
-            looks=Moments(seed, daemon).looks,
+            looks=Moments(seed, daemon).looks if happens else None,
             node=node.name,
         )
-        agent = run(RANKS, script(make, seed), folder / "drawn", plan, str(node.socket))
+        agent = run(ranks, script(make, seed), folder / "drawn", plan, str(node.socket))
         agent.heard = heard
         return agent
 
 
 CASES: dict[str, Case] = {
     "drawn-alone": lambda folder: run(1, alone, folder / "alone", Plan()),
-    **{f"drawn-{seed}": functools.partial(drawn, seed=seed) for seed in SEEDS},
+    **{f"drawn-{seed}": functools.partial(drawn_plain, seed=seed) for seed in SEEDS},
+    **{f"virtual-{seed}": functools.partial(drawn_virtual, seed=seed) for seed in SEEDS},
+    **{
+        f"virtual-alone-{number}": functools.partial(virtual_alone, number=number)
+        for number in range(len(VIRTUAL))
+    },
 }

@@ -47,7 +47,7 @@ ASKED_AFTER = {loop_kinds.Plain: (1, 2, 3), loop_kinds.ReducedBefore: (1, 2, 3, 
 """Attempts of the rehearsed step 2 after which all are asked to rest."""
 
 
-def parameters(kind: Plain) -> list[float]:
+def parameters(kind: Any) -> list[float]:
     modules = [value for value in kind.state.values() if isinstance(value, torch.nn.Module)]
     return [x for each in modules for p in each.parameters() for x in p.detach().view(-1).tolist()]
 

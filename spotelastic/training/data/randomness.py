@@ -36,7 +36,7 @@ def apply(state: dict[str, Any]) -> None:
         torch.cuda.set_rng_state(_tensor(state["cuda"]))
 
 
-def derive(seed: int | None, step: int, rank: int) -> None:
+def derive(seed: int | None, step: int | str, rank: int) -> None:
     """Seed all generators. The state depends on seed, step and rank only."""
     digest = hashlib.blake2b(f"{seed}/{step}/{rank}".encode(), digest_size=8).digest()
     value = int.from_bytes(digest, "little") >> 1

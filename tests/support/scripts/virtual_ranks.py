@@ -1,0 +1,27 @@
+"""Trains each kind of loop with virtual ranks on several numbers of ranks, and prints a digest for
+each: `python -m support.scripts.virtual_ranks FOLDER NUMBER...`.
+"""
+
+import sys
+
+import support.training.forked
+from support.training.virtual_loops import KINDS, STEPS
+
+import spotelastic as se
+
+
+def train(rank: int, world: int, name: str, folder: str) -> None:
+    kind = KINDS[name]()
+    with se.Checkpointer(kind.state, storage=f"{folder}/{name}-{world}") as checkpoint:
+        kind.checkpoint = checkpoint
+        losses = ""
+        for step in checkpoint.steps(STEPS):
+            with step:
+                step.loss = kind.block(step.number)
+            losses += f" {step.loss.item():.9g}"
+    print(name, world, kind.digest() + losses, flush=True)
+
+
+for kind in KINDS:
+    for ranks in map(int, sys.argv[2:]):
+        support.training.forked.run(ranks, train, kind, sys.argv[1])
