@@ -380,7 +380,7 @@ class SeededRows(list[int]):
         seed, epoch = self._of
         try:
             for row in super().__iter__():
-                randomness.derive(seed, f"{epoch}/sample", row)
+                randomness.derive(seed, f"{epoch}/sample", row, often=True)
                 yield row
         finally:
             randomness.apply(held)

@@ -97,7 +97,7 @@ class Pieces:
             its, first = rows(leaf, leaves, size), rows(own.start, leaves, size).start
             weight, last = len(its) / size, leaf == own[-1]
             piece = Microbatch(slice(its.start - first, its.stop - first), weight, last)
-            randomness.derive(self._sampler.seed, seed, leaf)
+            randomness.derive(self._sampler.seed, seed, leaf, often=True)
             norms.put_back()
             if last:
                 exchange.send_as_they_come(leaf)

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import spotelastic as se
 from spotelastic.errors import UsageError
+from spotelastic.training.data import randomness
 from spotelastic.training.data.sampler import SeededRows
 
 
@@ -37,6 +38,13 @@ def test_a_sample_draws_the_same_in_any_batch_and_any_process() -> None:
     assert loaded(SeededRows([5, 2], 3, 1), 1) == alone
     assert loaded(pickle.loads(pickle.dumps(SeededRows([5, 2], 3, 1))), 0) == alone
     assert loaded(SeededRows([5, 2], 3, 2), 0) != alone
+
+
+def test_generators_are_seeded_alike_however_often() -> None:
+    randomness.derive(1, "a", 2)
+    drawn = torch.rand(()), random.random(), np.random.rand()
+    randomness.derive(1, "a", 2, often=True)
+    assert (torch.rand(()), random.random(), np.random.rand()) == drawn
 
 
 @pytest.mark.parametrize(
