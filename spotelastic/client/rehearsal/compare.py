@@ -154,8 +154,9 @@ def of_other_ranks(
     """Return what differs in a run whose ranks change: values, and tensors by more than allowed.
 
     Values count that do not depend on the number of ranks, and whose text is known: a hash alone
-    does not tell rounding from another value. All count where the bits do not depend on it. Without `allowed`, tensors are compared only where
-    they were restored: with those that the same run had at that step.
+    does not tell rounding from another value. All count where the bits do not depend on it. Without
+    `allowed`, tensors are compared only where they were restored: with those that the same run had
+    at that step.
     """
     found: list[StepDifference] = []
     begin, varying, exact = _first(plain, 1), _varying(plain, other), is_exact(plain, other)
