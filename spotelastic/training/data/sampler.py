@@ -71,6 +71,9 @@ class VirtualRanksSum(Protocol):
 
     loss: torch.Tensor | None
 
+    def bounds(self, leaves: int, ranks: int) -> tuple[int, ...]:
+        """Return which virtual ranks each rank computes."""
+
     def go_through(self) -> Iterator[Microbatch]:
         """Yield the pieces of this rank. At the end gradients are those of all ranks."""
 
@@ -193,7 +196,9 @@ class ElasticSampler(Sampler[list[int]]):
 
     @property
     def loss(self) -> torch.Tensor | None:
-        """The mean of the losses that the pieces of the last step were given, over all ranks."""
+        """The mean of the losses that the pieces of the last step were given, over all ranks; not a
+        number where a piece was given none.
+        """
         return None if self.pieces is None else self.pieces.loss
 
     def microbatches(self, most: int | None = None) -> Iterator[Microbatch]:
@@ -252,7 +257,8 @@ class ElasticSampler(Sampler[list[int]]):
             own = np.arange(start + rank, end, world_size)
         else:
             leaves = min(self.virtual_ranks, end - start)
-            bounds = sum_tree.cuts(leaves, world_size)
+            deal = sum_tree.cuts if self.pieces is None else self.pieces.bounds
+            bounds = deal(leaves, world_size)
             first, last = (end - start) * bounds[rank], (end - start) * bounds[rank + 1]
             own = np.arange(start + first // leaves, start + last // leaves)
         return own if own.size else np.asarray([start])

@@ -7,6 +7,7 @@ in their order, the parts of all ranks give the sum of the tree, whatever the ra
 
 import functools
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
@@ -63,27 +64,47 @@ def parts_of(first: int, end: int) -> list[tuple[int, int]]:
 
 
 @functools.lru_cache(maxsize=256)
-def cuts(leaves: int, ranks: int) -> tuple[int, ...]:
+def cuts(leaves: int, ranks: int, times: tuple[float, ...] = ()) -> tuple[int, ...]:
     """Return the leaf with which each rank begins, and the number of leaves.
 
-    No rank has more leaves than the fairest shares need, or a tenth more than an even share. Among
-    such shares these have the fewest parts, which is what ranks send each other. Where there are
+    No rank takes longer than the fairest shares need, or a tenth longer than if leaves could be
+    divided. Among such shares these have the fewest parts, which is what ranks send each other.
+    `times` are what each rank takes for a leaf; without them, all take the same. Where there are
     fewer leaves than ranks, the last ranks have none.
     """
     if leaves < ranks:
         return (*range(leaves), *(leaves,) * (ranks + 1 - leaves))
-    most = max(-(-leaves // ranks), 11 * leaves // (10 * ranks))
+    most = _most(leaves, times or (1.0,) * ranks)
     best: dict[int, tuple[int, tuple[int, ...]]] = {0: (0, (0,))}
     for rank in range(ranks):
         found: dict[int, tuple[int, tuple[int, ...]]] = {}
-        to_come = (ranks - rank - 1) * most
+        to_come = sum(most[rank + 1 :])
+        last = leaves - (ranks - rank - 1)
         for begin, (parts, so_far) in best.items():
-            for end in range(max(begin + 1, leaves - to_come), min(begin + most, leaves) + 1):
+            for end in range(max(begin + 1, leaves - to_come), min(begin + most[rank], last) + 1):
                 cost = parts + _count(begin, end)
                 if end not in found or (cost, so_far) < found[end][:2]:
                     found[end] = cost, (*so_far, end)
         best = found
     return best[leaves][1]
+
+
+def takes(bounds: Sequence[int], times: Sequence[float]) -> float:
+    """Return how long the slowest rank computes with these shares."""
+    return max(len(own) * each for own, each in zip(shares(bounds), times, strict=True))
+
+
+def _most(leaves: int, times: Sequence[float]) -> list[int]:
+    """Return how many leaves each rank may have."""
+    ideal = leaves / sum(1 / each for each in times)
+    # Each rank has at least one. The fairest shares end with one more leaf of some rank.
+    ends = sorted({number * each for each in times for number in range(1, leaves + 1)})
+
+    def within(limit: float) -> list[int]:
+        return [max(1, math.floor(limit / each * (1 + 1e-9))) for each in times]
+
+    fairest = next(end for end in ends if sum(within(end)) >= leaves)
+    return within(max(fairest, 1.1 * ideal))
 
 
 @functools.lru_cache(maxsize=65536)

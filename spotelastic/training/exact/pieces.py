@@ -6,6 +6,9 @@ order of the virtual ranks; so parameters do not depend on how many ranks there 
 bit, where kernels do not.
 """
 
+import math
+import statistics
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,9 +23,14 @@ from spotelastic import torch_names
 from spotelastic.errors import UsageError
 from spotelastic.training.data import randomness
 from spotelastic.training.data.sampler import ElasticSampler, Microbatch, place_of
-from spotelastic.training.data.sum_tree import cuts, rows
+from spotelastic.training.data.sum_tree import cuts, rows, shares, takes
 from spotelastic.training.exact.batch_norm import BatchNorms
 from spotelastic.training.exact.exchange import Exchange, Values
+
+MEASURED_EVERY = 25
+"""Steps from one that is measured to the next."""
+WORTH = 1.1
+"""Shares are changed where a step gets so many times as fast."""
 
 
 @dataclass
@@ -52,15 +60,48 @@ class Pieces:
         self._trained = trained
         self._exchange: Exchange | None = None
         self._norms = BatchNorms([])
+        self._like: list[Tensor] = []
         self._of: Any = None
         self._passes = 0
+        self._measures = False
+        self._times: tuple[float, ...] = ()
+        """Seconds that each rank takes for a virtual rank; empty: all take the same."""
+        self._measured: list[tuple[float, ...]] = []
+        """The same of steps that were measured since."""
         self.are_summed = False
         """Whether the gradients are those of all virtual ranks."""
         self.loss: Tensor | None = None
 
-    def begin(self) -> None:
+    def begin(self, step: int) -> None:
         """Begin a step, of which nothing is summed."""
         self.are_summed, self._passes, self.loss = False, 0, None
+        self._measures = step % MEASURED_EVERY == 0
+
+    def bounds(self, leaves: int, ranks: int) -> tuple[int, ...]:
+        """Return which virtual ranks each rank computes."""
+        return cuts(leaves, ranks, self._times if len(self._times) == ranks else ())
+
+    def forget_times(self) -> None:
+        """Share evenly: the ranks have changed. All ranks call it."""
+        self._times, self._measured = (), []
+
+    def share_by_times(self) -> bool:
+        """Share by what ranks took in the two steps that were measured last, if both say so.
+
+        Returns whether shares have changed. All ranks call it after the same step, and have
+        measured the same.
+        """
+        if len(self._measured) < 2:
+            return False
+        times = tuple(map(statistics.mean, zip(*self._measured, strict=True)))
+        leaves, ranks = self._sampler.virtual_ranks or 1, len(times)
+        now, new = self.bounds(leaves, ranks), cuts(leaves, ranks, times)
+        gains = [takes(now, each) / takes(new, each) for each in self._measured]
+        del self._measured[0]
+        if min(gains) < WORTH:
+            return False
+        self._times, self._measured = times, []
+        return True
 
     def refuse_unsummed(self) -> None:
         """Raise `UsageError` where an optimizer would step with this rank's gradients alone."""
@@ -88,7 +129,7 @@ class Pieces:
         rank, world = place_of(self._sampler)
         size, norms, others = self._sampler.batch, self._norms, list[tuple[int, Values]]()
         leaves = min(self._sampler.virtual_ranks or 1, size)
-        bounds = cuts(leaves, world)
+        bounds = self.bounds(leaves, world)
         own = range(bounds[rank], bounds[rank + 1])
         seed = f"{self._sampler.epoch}/{self._sampler.consumed}/{self._passes}"
         exchange.begin(bounds)
@@ -101,15 +142,37 @@ class Pieces:
             norms.put_back()
             if last:
                 exchange.send_as_they_come(leaf)
+            begun = self._now()
             yield piece
+            took = self._now() - begun
             if not last:
                 exchange.put(leaf)
-            others.append((leaf, [_loss(piece), *norms.changes(weight)]))
+            others.append((leaf, [*self._seen(piece, leaf, took), *norms.changes(weight)]))
         if not own:
             yield Microbatch(slice(0, 1), 0.0, True)  # DDP's first forward pass meets the others
-        self.loss, *changes = exchange.finish(own[-1] if own else None, others)
+        self.loss, took_all, *changes = exchange.finish(own[-1] if own else None, others)
         norms.finish(changes)
+        if self._measures and world > 1 and leaves == self._sampler.virtual_ranks >= world:
+            assert took_all is not None
+            each = took_all.tolist()
+            taken = (statistics.median(each[its.start : its.stop]) for its in shares(bounds))
+            self._measured.append(tuple(max(one, 1e-6) for one in taken))
         self.are_summed = True
+
+    def _now(self) -> float:
+        if self._measures and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            torch.cuda.synchronize()
+        return time.perf_counter()
+
+    def _seen(self, piece: Microbatch, leaf: int, took: float) -> Values:
+        """Return what else there is of a piece: its part of the loss, and the seconds it took."""
+        loss, times = (each.clone() for each in self._like)
+        if piece.loss is None:
+            loss.fill_(math.nan)
+        else:
+            loss += torch.as_tensor(piece.loss).detach().float().reshape(1) * piece.weight
+        times[leaf] = took
+        return [loss, times]
 
     def _look(self, trained: Trained) -> Exchange:
         """Return what sums these gradients. Raises `UsageError` where that is not exact."""
@@ -121,17 +184,11 @@ class Pieces:
             if not parameters:
                 raise UsageError("virtual_ranks: the state has no parameters that are trained")
             self._norms = BatchNorms(trained.modules)
-            loss = torch.zeros(1, device=parameters[0].device)
-            self._exchange = Exchange(parameters, [loss, *self._norms.like])
+            zeros = torch.zeros((self._sampler.virtual_ranks or 1) + 1, device=parameters[0].device)
+            self._like = [zeros[:1], zeros[1:]]
+            self._exchange = Exchange(parameters, [*self._like, *self._norms.like])
             self._of = of
         return self._exchange
-
-
-def _loss(piece: Microbatch) -> Tensor | None:
-    if piece.loss is None:
-        return None
-    loss = torch.as_tensor(piece.loss).detach().float()
-    return loss.reshape(1) * piece.weight
 
 
 @contextmanager

@@ -167,6 +167,7 @@ class Steps:
         self.save_held()
         self._loop.loops.begins(total)
         while not self._are_done(total):
+            self._share_by_times()
             step = Step(self._loop.last_step() + 1, self)
             if self._meeting is not None:
                 if not self._rehearse(step, self._meeting):
@@ -313,7 +314,7 @@ class Steps:
         if self._meeting is not None and not self._loop.builder.is_wanted:
             self._undo.note()
         for pieces in self._pieces():
-            pieces.begin()
+            pieces.begin(step.number)
         self._attempt = _Attempt(step)
         self._loop.groups.has_failed = False
         self._rehearsing.begins()
@@ -330,6 +331,14 @@ class Steps:
                 if not isinstance(value.pieces, Pieces):
                     value.pieces = Pieces(value, self._trained)
                 yield value.pieces
+
+    def _share_by_times(self) -> None:
+        """Deal virtual ranks out by what ranks take for them. Loaders begin anew at the cursor."""
+        for value in self._loop.state.values.values():
+            its = value.pieces if isinstance(value, ElasticSampler) else None
+            if isinstance(its, Pieces) and its.share_by_times():
+                samplers.go_back(value, samplers.position(value))
+                self._tell(self.undone)
 
     def _trained(self) -> Trained:
         state = self._loop.state
@@ -527,6 +536,8 @@ class Steps:
         self._made, self._has_met = None, False
         self._rehearsing.give_up()
         meeting.enter(order, standing)
+        for pieces in self._pieces():
+            pieces.forget_times()
         self._rehearsing.enters(self._loop.last_step())
         self._undo.go_on_anew()
         self._tell(self.undone)

@@ -5,7 +5,7 @@ each: `python -m support.scripts.virtual_ranks FOLDER NUMBER...`.
 import sys
 
 import support.training.forked
-from support.training.virtual_loops import KINDS, STEPS
+from support.training.virtual_loops import KINDS
 
 import spotelastic as se
 
@@ -15,11 +15,11 @@ def train(rank: int, world: int, name: str, folder: str) -> None:
     with se.Checkpointer(kind.state, storage=f"{folder}/{name}-{world}") as checkpoint:
         kind.checkpoint = checkpoint
         losses = ""
-        for step in checkpoint.steps(STEPS):
+        for step in checkpoint.steps(kind.steps):
             with step:
                 step.loss = kind.block(step.number)
             losses += f" {step.loss.item():.9g}"
-    print(name, world, kind.digest() + losses, flush=True)
+    print(name, world, kind.computed, kind.digest() + losses, flush=True)
 
 
 for kind in KINDS:

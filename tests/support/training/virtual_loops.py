@@ -5,7 +5,9 @@ ranks, and tells a digest of everything that it has trained.
 """
 
 import hashlib
+import os
 import random
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -20,7 +22,7 @@ import spotelastic as se
 
 ROWS, WORDS, LENGTH = 37, 32, 9
 """Samples of an epoch, whose last batch is a small one; words, and how many a sample has."""
-BATCH, VIRTUAL_RANKS, STEPS = 12, 5, 7
+BATCH, VIRTUAL_RANKS = 12, 6
 
 
 class Sentences(Dataset[Tensor]):
@@ -66,8 +68,11 @@ class Virtual:
     """A model without a wrapper, and two workers of the loader."""
 
     workers = 0
+    steps = 7
 
     def __init__(self) -> None:
+        self.computed = 0
+        """Pieces that this rank has computed, where that is counted."""
         self.model = self.wrapped(Net())
         self.optimizer = torch.optim.AdamW(self.model.parameters(), 1e-2, foreach=False)
         self.sampler = se.ElasticSampler(ROWS, BATCH, virtual_ranks=VIRTUAL_RANKS, seed=3)
@@ -171,4 +176,15 @@ class Twice(Virtual):
         return self.sampler.loss
 
 
-KINDS = {kind.__name__: kind for kind in (Virtual, Wrapped, WrappedWithoutNoSync, Twice)}
+class Throttled(Wrapped):
+    """Ranks are the slower the higher their numbers are, as on unlike GPUs."""
+
+    steps = 90
+
+    def scaled(self, loss: Tensor) -> Tensor:
+        self.computed += 1
+        time.sleep(0.01 * (1 + 3 * int(os.environ["RANK"])))
+        return loss
+
+
+KINDS = {kind.__name__: kind for kind in (Virtual, Wrapped, WrappedWithoutNoSync, Twice, Throttled)}

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.draws import drawn
 
-from spotelastic.training.data.sum_tree import SumTree, cuts, parts_of, rows, shares
+from spotelastic.training.data.sum_tree import SumTree, cuts, parts_of, rows, shares, takes
 
 
 def tree() -> SumTree[str]:
@@ -50,6 +50,19 @@ def test_cuts_give_each_leaf_to_one_rank_and_no_rank_too_many(leaves: int, ranks
     assert (bounds[0], bounds[-1], len(sizes), sum(sizes)) == (0, leaves, ranks, leaves)
     assert max(sizes) <= max(-(-leaves // ranks), 1.1 * leaves / ranks)
     assert min(sizes) >= (1 if leaves >= ranks else 0)
+
+
+@settings(deadline=None, max_examples=drawn(100))
+@given(st.integers(8, 64), st.lists(st.sampled_from([0.5, 1, 1.3, 2, 4]), min_size=1, max_size=8))
+def test_shares_of_unlike_ranks_are_as_even_as_leaves_allow(
+    leaves: int, times: list[float]
+) -> None:
+    bounds = cuts(leaves, len(times), tuple(times))
+    assert (bounds[0], bounds[-1], len(bounds)) == (0, leaves, len(times) + 1)
+    assert all(len(own) for own in shares(bounds))
+    ideal = leaves / sum(1 / each for each in times)
+    # Where each rank but one has a leaf less than its part, that one ends a leaf later.
+    assert takes(bounds, times) <= max(1.1 * ideal, ideal + max(times)) * (1 + 1e-9)
 
 
 @pytest.mark.parametrize(("leaves", "ranks"), [(7, 3), (8, 3), (9, 2), (11, 4), (12, 5)])
