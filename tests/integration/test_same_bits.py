@@ -1,6 +1,7 @@
 """Virtual ranks: a run has the same bits for any number of ranks, whatever happens to these."""
 
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,27 @@ from support.draws import soaked
 from support.in_place.resting_drawn import KILLED, RANKS, VIRTUAL
 from support.in_place.told_cases import Told, told_in
 from support.processes.warm_python import WarmPython
-from support.training.virtual_loops import KINDS
+from support.training.virtual_loops import KINDS, Throttled
+
+Run = tuple[str, int, int, str]
+"""Kind, number of ranks, pieces that a rank has computed, and digest and losses."""
+
+
+def trained(
+    folder: Path, python: WarmPython, kinds: Sequence[str], worlds: Sequence[int]
+) -> list[Run]:
+    script = "-m", "support.scripts.virtual_ranks"
+    told = python.run(*script, folder, ",".join(kinds), *map(str, worlds))
+    assert told.returncode == 0, told.stderr
+    found = list[Run]()
+    for line in told.stdout.splitlines():
+        name, world, computed, digest_and_losses = line.split(" ", 3)
+        found.append((name, int(world), int(computed), digest_and_losses))
+    ran = [(name, world) for name, world, *_ in found]
+    assert sorted(ran) == sorted(
+        (k, world) for k in kinds for world in worlds for _ in range(world)
+    )
+    return found
 
 
 @pytest.mark.parametrize("worlds", [(1, 3), *soaked([(1, 2, 4, 7)])])
@@ -18,21 +39,21 @@ def test_any_number_of_ranks_computes_the_same_bits(
     """With dropout, batch norms, layers that some samples leave out, augmentation in a loader's
     workers, clipping, a scaler, and an epoch's small last batch. There are six virtual ranks.
     """
-    told = warm_torch.run("-m", "support.scripts.virtual_ranks", tmp_path, *map(str, worlds))
-    assert told.returncode == 0, told.stderr
-    found, ran = defaultdict(set), defaultdict(list)
-    shares = defaultdict(list)
-    for line in told.stdout.splitlines():
-        name, world, computed, digest_and_losses = line.split(" ", 3)
-        found[name].add(digest_and_losses)
-        ran[name].append(int(world))
-        shares[name, int(world)].append(int(computed))
-    assert ran == {name: [n for n in worlds for _ in range(n)] for name in KINDS}
+    found = defaultdict[str, set[str]](set)
+    for name, _, _, digest in trained(tmp_path, warm_torch, [*KINDS], worlds):
+        found[name].add(digest)
     assert {name: len(each) for name, each in found.items()} == dict.fromkeys(KINDS, 1)
     assert found["Virtual"] == found["Wrapped"] == found["WrappedWithoutNoSync"]
-    for world in set(worlds) & {2, 3}:  # the slow ones have been given less, once that was seen
-        computed = shares["Throttled", world]
-        assert max(computed) > 1.5 * min(computed)
+
+
+@pytest.mark.soak
+def test_slow_ranks_compute_fewer_pieces_and_the_bits_stay(
+    tmp_path: Path, warm_torch: WarmPython
+) -> None:
+    found = trained(tmp_path, warm_torch, [Throttled.__name__], (1, 3))
+    assert len({digest for *_, digest in found}) == 1
+    computed = [pieces for _, world, pieces, _ in found if world == 3]
+    assert max(computed) > 1.5 * min(computed)
 
 
 @pytest.fixture(scope="module")

@@ -152,8 +152,7 @@ class Pieces:
             yield Microbatch(slice(0, 1), 0.0, True)  # DDP's first forward pass meets the others
         self.loss, took_all, *changes = exchange.finish(own[-1] if own else None, others)
         norms.finish(changes)
-        if self._measures and world > 1 and leaves == self._sampler.virtual_ranks >= world:
-            assert took_all is not None
+        if self._measures and took_all is not None and world > 1 and all(shares(bounds)):
             each = took_all.tolist()
             taken = (statistics.median(each[its.start : its.stop]) for its in shares(bounds))
             self._measured.append(tuple(max(one, 1e-6) for one in taken))

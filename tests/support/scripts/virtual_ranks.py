@@ -1,17 +1,17 @@
 """Trains each kind of loop with virtual ranks on several numbers of ranks, and prints a digest for
-each: `python -m support.scripts.virtual_ranks FOLDER NUMBER...`.
+each: `python -m support.scripts.virtual_ranks FOLDER KIND,... NUMBER...`.
 """
 
 import sys
 
 import support.training.forked
-from support.training.virtual_loops import KINDS
+from support.training.virtual_loops import KINDS, Throttled
 
 import spotelastic as se
 
 
 def train(rank: int, world: int, name: str, folder: str) -> None:
-    kind = KINDS[name]()
+    kind = {**KINDS, "Throttled": Throttled}[name]()
     with se.Checkpointer(kind.state, storage=f"{folder}/{name}-{world}") as checkpoint:
         kind.checkpoint = checkpoint
         losses = ""
@@ -22,6 +22,6 @@ def train(rank: int, world: int, name: str, folder: str) -> None:
     print(name, world, kind.computed, kind.digest() + losses, flush=True)
 
 
-for kind in KINDS:
-    for ranks in map(int, sys.argv[2:]):
+for kind in sys.argv[2].split(","):
+    for ranks in map(int, sys.argv[3:]):
         support.training.forked.run(ranks, train, kind, sys.argv[1])

@@ -187,4 +187,4 @@ class Throttled(Wrapped):
         return loss
 
 
-KINDS = {kind.__name__: kind for kind in (Virtual, Wrapped, WrappedWithoutNoSync, Twice, Throttled)}
+KINDS = {kind.__name__: kind for kind in (Virtual, Wrapped, WrappedWithoutNoSync, Twice)}
