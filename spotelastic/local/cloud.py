@@ -24,10 +24,11 @@ from spotelastic_checkpoints import isolated
 from spotelastic.errors import EnvironmentFailure, Unavailable, UsageError
 from spotelastic.local.base import processes
 from spotelastic.local.base.remains import Remains
-from spotelastic.local.iam.authority import ADMINISTRATOR
 
 MOTO = "5.2.5"
 ACCOUNT = "123456789012"  # moto's
+ADMINISTRATOR = "AKIALOCALCLOUD000000"
+"""The access key of the account's administrator. Its secret is drawn when the cloud starts."""
 REGIONS = ("us-east-1", "us-east-2", "us-west-2")
 """The regions that every local cloud has."""
 BOOT = (sys.executable, "-m", "spotelastic", "boot")

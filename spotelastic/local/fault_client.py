@@ -14,13 +14,10 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-import msgspec
-
 from spotelastic.errors import SpotelasticError, Unavailable, UsageError
+from spotelastic.local import signatures
 from spotelastic.local.base import processes
-from spotelastic.local.iam import signatures
-from spotelastic.local.iam.authority import ADMINISTRATOR, Authority, Call
-from spotelastic.local.instances.imds import Trouble
+from spotelastic.local.cloud import ADMINISTRATOR
 from spotelastic.signals import send
 
 if TYPE_CHECKING:
@@ -47,14 +44,6 @@ class FaultClient:
         """Send a spot instance a rebalance recommendation; it stays."""
         self._ask("rebalance", instance=instance)
 
-    def set_disk_key(self, name: str, *, granted: bool) -> None:
-        """Set the key of new disks, and whether Auto Scaling's role may use it."""
-        self._ask("set_disk_key", name=name, granted=granted)
-
-    def set_metadata(self, instance: str, trouble: Trouble) -> None:
-        """Disturb the next requests to an instance's metadata service."""
-        self._ask("set_metadata", instance=instance, trouble=trouble)
-
     def kill(self, instance: str) -> None:
         """Take an instance away without notice."""
         self._ask("kill", instance=instance)
@@ -71,22 +60,6 @@ class FaultClient:
     def set_capacity(self, type: str, zone: str, count: int) -> None:
         """Set how many instances of the type the zone has in all, running ones included."""
         self._ask("set_capacity", type=type, zone=zone, count=count)
-
-    def set_spot_price(self, type: str, zone: str, usd_per_hour: float) -> None:
-        """Set the spot price of a type in a zone."""
-        self._ask("set_spot_price", type=type, zone=zone, usd_per_hour=usd_per_hour)
-
-    def set_on_demand_price(self, type: str, usd_per_hour: float) -> None:
-        """Set the on-demand price that the Pricing API answers."""
-        self._ask("set_on_demand_price", type=type, usd_per_hour=usd_per_hour)
-
-    def set_quota(self, code: str, value: int) -> None:
-        """Set a quota, by its code: L-3819A6DF (vCPUs), L-F678F1CE (networks), ..."""
-        self._ask("set_quota", code=code, value=value)
-
-    def calls(self) -> list[Call]:
-        """Return the AWS calls of roles and users so far, each kind of call once."""
-        return msgspec.convert(self._ask("calls"), list[Call])
 
     def _ask(self, fault: str, **arguments: Any) -> Any:
         address = urlsplit(self._info.endpoint)
@@ -114,7 +87,6 @@ class Desk:
     machines: "LocalInstances"
     scaling: "RegionalScaling"
     market: "SpotMarket"
-    authority: Authority
     cloud: str
 
     def interrupt(self, instance: str, seconds: float) -> None:
@@ -124,12 +96,6 @@ class Desk:
 
     def rebalance(self, instance: str) -> None:
         self.machines.recommend_rebalance(self._spot(instance))
-
-    def set_disk_key(self, name: str, granted: bool) -> None:
-        self.machines.disk_key.name, self.machines.disk_key.granted = name, granted
-
-    def set_metadata(self, instance: str, trouble: Trouble) -> None:
-        self.machines.set_metadata(self._living(instance), trouble)
 
     def kill(self, instance: str) -> None:
         machine = self._living(instance)
@@ -152,18 +118,6 @@ class Desk:
     def set_capacity(self, type: str, zone: str, count: int) -> None:
         self.market.limits[type, zone] = count
         self.scaling.capacity_changed()
-
-    def set_spot_price(self, type: str, zone: str, usd_per_hour: float) -> None:
-        self.market.prices[type, zone] = usd_per_hour
-
-    def set_on_demand_price(self, type: str, usd_per_hour: float) -> None:
-        self.market.listed[type] = usd_per_hour
-
-    def set_quota(self, code: str, value: int) -> None:
-        self.market.quotas[code] = value
-
-    def calls(self) -> Any:
-        return msgspec.to_builtins(self.authority.calls)
 
     def _living(self, instance: str) -> "LocalInstance":
         machine = self.machines.get(instance)

@@ -42,8 +42,6 @@ _log = logging.getLogger(__name__)
 
 RETRY = 15.0
 """Seconds until a failed launch is tried again, unless capacity changes before."""
-BROKEN = "Client.InternalError"
-"""State reason of an instance that EC2 accepted and could not start."""
 
 Launch = Callable[[Any, planner.LaunchPool, bool], Any]
 """Launches one instance for (group, pool, spot); raises EC2's error."""
@@ -90,7 +88,7 @@ class AutoScaling:
 
     def machine_changed(self, machine: LocalInstance) -> None:
         """Note that an instance's state has changed."""
-        if machine.state == machines.TERMINATED and machine.it.state_reason.code != BROKEN:
+        if machine.state == machines.TERMINATED:
             self.capacity_changed()
         self.wake()
 
@@ -219,7 +217,7 @@ class AutoScaling:
         if not member.lifecycle_state.startswith("Terminating"):
             if suspended(group, "HealthCheck") or not self._is_found_out(member, machine):
                 return
-            self._begin_leaving(group, member, machine)
+            self._begin_leaving(group, member)
         if member.lifecycle_state == "Terminating:Wait" and not member.waits:
             member.lifecycle_state = "Terminating:Proceed"
         ended = machine is None or machine.state == machines.TERMINATED
@@ -230,13 +228,9 @@ class AutoScaling:
         """Whether the group's health check has seen that the instance is gone: at once."""
         return True
 
-    def _begin_leaving(
-        self, group: Any, member: LocalGroupMember, machine: LocalInstance | None
-    ) -> None:
+    def _begin_leaving(self, group: Any, member: LocalGroupMember) -> None:
         """Let a member go whose instance EC2 has taken. One that never ran passes no hooks."""
         ran = member.lifecycle_state != "Pending"
-        if machine is not None and machine.it.state_reason.code == BROKEN:
-            self._launch_broke(group, member, str(machine.it.state_reason.message))
         member.activity = self._begin(
             group,
             member,
@@ -246,19 +240,6 @@ class AutoScaling:
         member.waits.clear()
         if ran:
             self._enter_hooks(group, member, TERMINATING)
-
-    def _launch_broke(self, group: Any, member: LocalGroupMember, why: str) -> None:
-        if member.activity is None:
-            return
-        member.activity.ended(
-            "Cancelled",
-            "Instance became unhealthy while waiting for instance to be in InService state. "
-            f"Termination Reason: {why}",
-        )
-        ended = eventbridge_messages.activity_ended(group, member.activity, member.instance_id)
-        self._emit(ended)
-        self._launch_failed(self._ledger(group.name), wall())
-        member.activity = None
 
     def _leave(self, group: Any, member: LocalGroupMember) -> None:
         group.instance_states.remove(member)

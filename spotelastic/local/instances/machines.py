@@ -17,8 +17,7 @@ from spotelastic.clock import wall
 from spotelastic.local.base import eventbridge_messages
 from spotelastic.local.base.agenda import Agenda
 from spotelastic.local.instances import metadata
-from spotelastic.local.instances.imds import MetadataServer, Trouble
-from spotelastic.local.instances.launch_checks import DiskKey
+from spotelastic.local.instances.imds import MetadataServer
 from spotelastic.local.instances.metadata import Facts, Notices, RoleCredentials
 from spotelastic.local.instances.power import Power
 from spotelastic.local.instances.spot_market import SpotMarket
@@ -52,8 +51,6 @@ class LocalInstance:
     off: Future[None] | None = None
     starts: int = 0
     """How often it was switched on."""
-    gone_at: float = 0.0
-    """When EC2 began to end it; 0: it has not."""
 
     @property
     def id(self) -> str:
@@ -88,7 +85,6 @@ class LocalInstances:
         imds_port: int,
         emit: Callable[[eventbridge_messages.BusEvent], None],
     ) -> None:
-        self.disk_key = DiskKey()
         self._agenda = agenda
         self._power = power
         self._market = market
@@ -120,13 +116,6 @@ class LocalInstances:
             if machine.state in (PENDING, RUNNING) and _tags(machine.it).get(key) != value
         ]
 
-    def region_of(self, key: str) -> str | None:
-        """Return the region of the instance that has this access key; None if none has it."""
-        for machine in tuple(self._machines.values()):
-            if machine.credentials is not None and machine.credentials.key == key:
-                return str(machine.it.region_name)
-        return None
-
     def free(self, type: str, zone: str) -> float:
         """Return how many more instances of the type fit into the zone."""
         used = sum(
@@ -137,30 +126,14 @@ class LocalInstances:
         )
         return self._market.free(type, zone, used)
 
-    def within_quota(self, type: str, spot: bool) -> bool:
-        """Whether the account may run one more instance of the type."""
-        running = [
-            (str(machine.it.instance_type), machine.spot)
-            for machine in self._machines.values()
-            if machine.state in (PENDING, RUNNING)
-        ]
-        return self._market.within_quota(type, spot, running)
-
     # -- what EC2 does -----------------------------------------------------------------------
 
-    def add(self, instance: Any, own_interfaces: Iterable[str], *, fails: str = "") -> None:
-        """Start a new instance. Raises `OSError` if its address cannot be bound.
-
-        `fails` is the state reason of one that EC2 accepts but cannot start.
-        """
+    def add(self, instance: Any, own_interfaces: Iterable[str]) -> None:
+        """Start a new instance. Raises `OSError` if its address cannot be bound."""
         machine = LocalInstance(instance, tuple(own_interfaces))
         self._imds.open(machine.id, machine.address)
         self._machines[machine.id] = machine
-        if fails:
-            self._set_state(machine, PENDING)
-            self._agenda.soon(partial(self.terminate, instance, fails))
-        else:
-            self._switch_on(machine)
+        self._switch_on(machine)
 
     def start_again(self, instance: Any) -> None:
         """Start a stopped instance."""
@@ -234,14 +207,10 @@ class LocalInstances:
             eventbridge_messages.rebalance_recommendation(machine.it.region_name, machine.id)
         )
 
-    def set_metadata(self, machine: LocalInstance, trouble: Trouble) -> None:
-        """Set the fault of the instance's metadata service."""
-        self._imds.set_trouble(machine.address, trouble)
-
     # -- switching ---------------------------------------------------------------------------
 
     def _switch_on(self, machine: LocalInstance) -> None:
-        machine.off, machine.gone_at = None, 0.0
+        machine.off = None
         machine.starts += 1
         self._set_state(machine, PENDING)
         self._boot(machine, machine.starts)
@@ -261,7 +230,6 @@ class LocalInstances:
             self._set_state(machine, RUNNING)
 
     def _switch_off(self, machine: LocalInstance, state: str, *, cut: bool = False) -> None:
-        machine.gone_at = wall()
         self._set_state(machine, state)
         machine.off = (self._power.off if cut else self._power.shut_down)(machine.id)
         self._agenda.after(machine.off, partial(self._is_off, machine))
@@ -334,7 +302,6 @@ class LocalInstances:
 _REASONS = {
     "Client.UserInitiatedShutdown": "User initiated shutdown",
     "Client.InstanceInitiatedShutdown": "Instance initiated shutdown",
-    "Client.InternalError": "Client error on launch",
     "Server.SpotInstanceTermination": "Spot instance termination",
     "Server.InternalError": "Internal error",
 }

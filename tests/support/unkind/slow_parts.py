@@ -4,11 +4,12 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
+from support.strict.groups import StrictGroups
 from support.unkind.conditions import ConditionsInForce
 from support.unkind.maintenance import MaintainedInstances
 
 from spotelastic.clock import wall
-from spotelastic.local.autoscaling.groups import RETRY, AutoScaling
+from spotelastic.local.autoscaling.groups import RETRY
 from spotelastic.local.instances.machines import (
     PENDING,
     RUNNING,
@@ -83,7 +84,7 @@ class SlowInstances(MaintainedInstances):
             self._agenda.at(wall() + lasts, partial(super()._release, machine))
 
 
-class SlowGroups(AutoScaling):
+class SlowGroups(StrictGroups):
     """Groups that find out late what has become of an instance, and try launches again late."""
 
     def __init__(self, conditions: ConditionsInForce, **parts: Any) -> None:
@@ -103,7 +104,7 @@ class SlowGroups(AutoScaling):
     def _is_found_out(self, member: Any, machine: LocalInstance | None) -> bool:
         name = member.instance_id
         if name not in self._found_out:
-            gone_at = wall() if machine is None else machine.gone_at
+            gone_at = self._machines.gone_at.get(name, wall())  # type: ignore[attr-defined]
             self._found_out[name] = gone_at + self._conditions.health_check()
             self._agenda.at(self._found_out[name], self.wake)
         return wall() >= self._found_out[name]
