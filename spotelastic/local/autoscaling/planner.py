@@ -21,7 +21,6 @@ class GroupInstance:
     zone: str
     spot: bool
     launched_at: float
-    protected: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,18 +94,15 @@ def places(
 def surplus(policy: GroupRequest, members: Sequence[GroupInstance]) -> list[str]:
     """Return which instances to terminate to get down to the desired size.
 
-    Of the fullest zone and the purchase option over its share, the oldest; never a protected one.
+    Of the fullest zone and the purchase option over its share, the oldest.
     """
     left = list(members)
     chosen = []
     while len(left) > policy.desired:
-        candidates = [member for member in left if not member.protected]
-        if not candidates:
-            break
         population = Counter(member.zone for member in left)
         over = sum(not member.spot for member in left) > policy.on_demand
         victim = min(
-            candidates,
+            left,
             key=lambda member: (
                 -population[member.zone],
                 member.spot if over else not member.spot,
@@ -123,8 +119,6 @@ def _by_preference(
     policy: GroupRequest, spot: bool, offer: Callable[[str], CapacityOffer]
 ) -> list[str]:
     strategy = policy.spot_strategy if spot else policy.on_demand_strategy
-    if strategy in ("prioritized", "capacity-optimized-prioritized"):
+    if strategy == "prioritized":
         return list(policy.types)
-    if strategy == "capacity-optimized":
-        return sorted(policy.types, key=lambda type: -offer(type).free)
     return sorted(policy.types, key=lambda type: offer(type).price)

@@ -151,10 +151,6 @@ def apply_template(kwargs: dict[str, Any], template: Mapping[str, Any]) -> bool:
     if not kwargs.get("block_device_mappings") and template.get("BlockDeviceMappings"):
         # As the request's own: moto would add them to a root disk of its own.
         kwargs["block_device_mappings"] = [_sized(m) for m in template["BlockDeviceMappings"]]
-    behaviour = template.get("InstanceInitiatedShutdownBehavior")
-    kwargs["instance_initiated_shutdown_behavior"] = (
-        kwargs.get("instance_initiated_shutdown_behavior") or behaviour
-    )
     kwargs["tags"] = _tags(kwargs.get("tags") or {}, template)
     market = template.get("InstanceMarketOptions", {}).get("MarketType")
     asked = kwargs.pop("spot", None)
@@ -271,18 +267,6 @@ def _install_states(patches: Patches, machines: LocalInstances) -> None:
     def terminate(original: Callable[..., Any], instance: Any) -> Any:
         previous = copy.copy(instance._state)
         machines.terminate(instance)
-        return previous
-
-    @patches.method(Instance, "stop", reason)
-    def stop(original: Callable[..., Any], instance: Any) -> Any:
-        previous = copy.copy(instance._state)
-        machines.stop(instance)
-        return previous
-
-    @patches.method(Instance, "start", reason)
-    def start(original: Callable[..., Any], instance: Any) -> Any:
-        previous = copy.copy(instance._state)
-        machines.start_again(instance)
         return previous
 
     @patches.method(Instance, "delete", "a stack deletes what the instance uses right after it")

@@ -1,5 +1,4 @@
-"""Adds CloudFormation resources that moto lacks: hooks, queue policies, egress rules, placement
-groups.
+"""Adds CloudFormation resources that moto lacks: queue policies, egress rules, placement groups.
 
 moto finds these classes by their base class.
 """
@@ -7,13 +6,10 @@ moto finds these classes by their base class.
 import json
 from typing import Any
 
-from moto.autoscaling.models import autoscaling_backends
 from moto.core.common_models import CloudFormationModel
 from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models import ec2_backends
 from moto.sqs.models import sqs_backends
-
-from spotelastic.local.moto_patches.group_calls import put_hook
 
 
 class _Plain:
@@ -35,40 +31,6 @@ class _Plain:
     @classmethod
     def has_cfn_attr(cls, attr: str) -> bool:
         return False
-
-
-class HookResource(_Plain, CloudFormationModel):
-    """An AWS::AutoScaling::LifecycleHook."""
-
-    def __init__(self, hook: Any) -> None:
-        self.hook = hook
-        self.name = str(hook.name)
-
-    @staticmethod
-    def cloudformation_name_type() -> str:
-        return "LifecycleHookName"
-
-    @staticmethod
-    def cloudformation_type() -> str:
-        return "AWS::AutoScaling::LifecycleHook"
-
-    @classmethod
-    def create_from_cloudformation_json(
-        cls,
-        resource_name: str,
-        cloudformation_json: Any,
-        account_id: str,
-        region_name: str,
-        **_: Any,
-    ) -> "HookResource":
-        properties = {"LifecycleHookName": resource_name, **cloudformation_json["Properties"]}
-        backend = autoscaling_backends[account_id][region_name]
-        return cls(put_hook(backend, properties["AutoScalingGroupName"], properties))
-
-    def delete(self, account_id: str, region_name: str) -> None:
-        backend = autoscaling_backends[account_id][region_name]
-        if self.hook.auto_scaling_group_name in backend.autoscaling_groups:
-            backend.delete_lifecycle_hook(self.hook.auto_scaling_group_name, self.hook.name)
 
 
 class QueuePolicyResource(_Plain, CloudFormationModel):
@@ -188,4 +150,4 @@ def placement_groups(backend: Any) -> dict[str, PlacementGroup]:
     return groups
 
 
-MODELS = (EgressResource, HookResource, PlacementGroup, QueuePolicyResource)
+MODELS = (EgressResource, PlacementGroup, QueuePolicyResource)

@@ -38,8 +38,9 @@ class Strictness:
         """Apply the patches, above the product's. `lock` is the cloud's; `is_known` whether EC2
         knows an instance profile by now.
         """
-        from support.strict import launches, limits, permissions  # moto, at last
+        from support.strict import attachments, launches, limits, permissions  # moto, at last
 
+        attachments.install(patches)
         limits.install(patches, self.quotas, machines)
         launches.install(patches, self.disk_key, machines, is_known)
         permissions.install(patches, self.authority, lock)

@@ -106,6 +106,6 @@ class StrictInstances(LocalInstances):
         self._agenda.soon(partial(self.terminate, machine.it, BROKEN))
 
     def _set_state(self, machine: LocalInstance, state: str) -> None:
-        if state in (SHUTTING_DOWN, "stopping"):
+        if state == SHUTTING_DOWN:
             self.gone_at[machine.id] = wall()
         super()._set_state(machine, state)

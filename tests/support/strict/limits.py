@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from moto.autoscaling.exceptions import ValidationError as GroupError
+from moto.autoscaling.models import AutoScalingBackend
 from moto.cloudformation.exceptions import ValidationError
 from moto.cloudformation.responses import CloudFormationResponse
 from moto.ec2.exceptions import EC2ClientError
@@ -53,6 +55,20 @@ def _install_counts(patches: Patches, quota: Callable[[str], int]) -> None:
         if len(backend.vpcs) >= quota(VPCS):
             raise EC2ClientError("VpcLimitExceeded", "The maximum number of VPCs has been reached.")
         return original(backend, *args, **kwargs)
+
+    @patches.method(
+        AutoScalingBackend, "set_desired_capacity", "moto accepts numbers outside the limits"
+    )
+    def set_desired(original: Callable[..., Any], backend: Any, name: str, capacity: int) -> None:
+        group = backend.autoscaling_groups.get(name)
+        if group is not None and not group.min_size <= capacity <= group.max_size:
+            side, limit = ("above", "max") if capacity > group.max_size else ("below", "min")
+            value = group.max_size if limit == "max" else group.min_size
+            raise GroupError(
+                f"New SetDesiredCapacity value {capacity} is {side} {limit} value {value} for the "
+                "AutoScalingGroup."
+            )
+        original(backend, name, capacity)
 
     @patches.method(ElasticAddressBackend, "allocate_address", "moto has no quota of addresses")
     def allocate(original: Callable[..., Any], backend: Any, *args: Any, **kwargs: Any) -> Any:

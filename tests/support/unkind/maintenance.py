@@ -165,7 +165,7 @@ class MaintainedInstances(StrictInstances):
         if event.code in REBOOTS:
             self._reboot(machine)
         else:
-            self.stop(machine.it)
+            self.terminate(machine.it, "Server.ScheduledStop")  # as its group does, once it stops
 
     def _reboot(self, machine: LocalInstance) -> None:
         """Switch the instance off and on again, which EC2 calls running all the time."""
