@@ -8,7 +8,7 @@ name of an S3 bucket.
 import json
 import signal
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException
 from threading import RLock
 from typing import TYPE_CHECKING, Any
@@ -47,11 +47,6 @@ class FaultClient:
     def kill(self, instance: str) -> None:
         """Take an instance away without notice."""
         self._ask("kill", instance=instance)
-
-    def processes(self, instance: str) -> list[processes.LocalProcess]:
-        """Return the processes of an instance."""
-        found = self._ask("processes", instance=instance)
-        return [processes.LocalProcess(**process) for process in found]
 
     def kill_process(self, instance: str, role: str) -> int:
         """SIGKILL one process of an instance, named by its role; return its pid."""
@@ -101,10 +96,6 @@ class Desk:
         machine = self._living(instance)
         cause = "Server.SpotInstanceTermination" if machine.spot else "Server.InternalError"
         self.machines.terminate(machine.it, cause)
-
-    def processes(self, instance: str) -> list[dict[str, Any]]:
-        self._living(instance)
-        return [asdict(process) for process in processes.marked(self.cloud, instance)]
 
     def kill_process(self, instance: str, role: str) -> int:
         self._living(instance)

@@ -46,8 +46,6 @@ class Config:
     logs: Path
     """Folder in which the lines of log groups are stored."""
     boot_command: tuple[str, ...]
-    capacity: tuple[tuple[str, str, int], ...] = ()
-    """(instance type, zone, count); pairs that are not listed are unlimited."""
 
 
 class Server:
@@ -63,7 +61,7 @@ class Server:
         lock = RLock()
         self._config = config
         self._users: Users | None = None
-        market = SpotMarket({(type, zone): count for type, zone, count in config.capacity})
+        market = SpotMarket()
         self._agenda = Agenda(lock)
         self._regions = cloud.regions(config.region)
         self._web = _listening()

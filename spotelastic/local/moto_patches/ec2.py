@@ -28,7 +28,6 @@ from spotelastic.local.instances.power import Power
 from spotelastic.local.instances.spot_market import SpotMarket
 from spotelastic.local.moto_patches.images import GIB
 from spotelastic.local.moto_patches.patch import Patches
-from spotelastic.local.moto_patches.resources import PlacementGroup, placement_groups
 
 CONSOLE_BYTES = 64 * 2**10
 """Bytes of a console that EC2 keeps."""
@@ -72,7 +71,6 @@ def _install_launch(patches: Patches, machines: LocalInstances) -> None:
         type, zone = kwargs["instance_type"], subnet.availability_zone
         if machines.free(type, zone) < count:
             raise _no_capacity(type, zone, spot)
-        group = _placement(backend, template, zone)
         before = set(backend.enis)
         reservation = original(backend, image_id, count, user_data, security_group_names, **kwargs)
         for instance in reservation.instances:
@@ -80,8 +78,6 @@ def _install_launch(patches: Patches, machines: LocalInstances) -> None:
             _associate_profile(backend, instance, kwargs, template)
             own = [nic.id for nic in instance.nics.values() if nic.id not in before]
             machines.add(instance, own)
-            if group is not None:
-                group.add(instance)
         return reservation
 
 
@@ -208,26 +204,6 @@ def _subnet(backend: Any, kwargs: Mapping[str, Any]) -> Any:
             f"cloud need a VPC inside {LOOPBACK}.",
         )
     return subnet
-
-
-def _placement(backend: Any, template: Mapping[str, Any], zone: str) -> PlacementGroup | None:
-    """Return the placement group that the template names.
-
-    Refuses an unknown group, and a second zone in a group.
-    """
-    name = template.get("Placement", {}).get("GroupName")
-    if not name:
-        return None
-    group = placement_groups(backend).get(name)
-    if group is None:
-        raise EC2ClientError(
-            "InvalidPlacementGroup.Unknown", f"The Placement Group '{name}' is unknown."
-        )
-    if group.zones - {zone}:
-        raise EC2ClientError(
-            "InvalidParameterValue", f"Placement group {name} cannot span Availability Zones."
-        )
-    return group
 
 
 def _associate_profile(

@@ -174,9 +174,3 @@ def _install_activities(patches: Patches, scaling: RegionalScaling) -> None:
         size = response._get_int_param("MaxRecords") or _ACTIVITIES_PER_PAGE
         following = str(start + size) if start + size < len(found) else None
         return ActionResult({"Activities": found[start : start + size], "NextToken": following})
-
-
-def _group(backend: Any, name: str) -> Any:
-    if name not in backend.autoscaling_groups:
-        raise ValidationError(f"AutoScalingGroup name not found - {name}")
-    return backend.autoscaling_groups[name]

@@ -7,7 +7,6 @@ import json
 from typing import Any
 
 from moto.core.common_models import CloudFormationModel
-from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models import ec2_backends
 from moto.sqs.models import sqs_backends
 
@@ -102,22 +101,11 @@ class EgressResource(_Plain, CloudFormationModel):
 
 
 class PlacementGroup(_Plain, CloudFormationModel):
-    """An AWS::EC2::PlacementGroup with the strategy "cluster": its instances are in one zone."""
+    """An AWS::EC2::PlacementGroup."""
 
     def __init__(self, name: str, tags: list[dict[str, str]]) -> None:
         self.name = name
         self.tags = tags
-        self._instances: list[Any] = []
-
-    def add(self, instance: Any) -> None:
-        """Record an instance in the group."""
-        self._instances.append(instance)
-
-    @property
-    def zones(self) -> set[str]:
-        """Zones of the instances in the group."""
-        living = [each for each in self._instances if each._state.name != "terminated"]
-        return {each.placement.zone for each in living}
 
     @staticmethod
     def cloudformation_type() -> str:
@@ -137,10 +125,6 @@ class PlacementGroup(_Plain, CloudFormationModel):
         return group
 
     def delete(self, account_id: str, region_name: str) -> None:
-        if self.zones:
-            raise EC2ClientError(
-                "InvalidPlacementGroup.InUse", f"The placement group '{self.name}' is in use."
-            )
         placement_groups(ec2_backends[account_id][region_name]).pop(self.name, None)
 
 

@@ -2,7 +2,7 @@
 out later that it cannot start them.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from moto.core.responses import ActionResult
@@ -20,6 +20,7 @@ from support.unkind.slow_parts import SlowInstances
 
 from spotelastic.local.moto_patches import ec2
 from spotelastic.local.moto_patches.patch import Patches
+from spotelastic.local.moto_patches.resources import PlacementGroup, placement_groups
 
 
 def install(
@@ -29,6 +30,8 @@ def install(
     is_known: Callable[[Any], bool],
 ) -> None:
     """Apply the patches. `is_known` tells whether EC2 knows an instance profile by now."""
+    placed: dict[str, list[Any]] = {}
+    """Instances by the name of their placement group; "" for those in none."""
 
     @patches.method(InstanceBackend, "run_instances", "moto launches whatever it is asked for")
     def run_instances(
@@ -39,9 +42,20 @@ def install(
         ec2.apply_template(wanted, template)
         _check(backend, wanted, template, image_id)
         _check_profile(backend, wanted, template, is_known)
+        group = _placement(backend, template, wanted.get("subnet_id"), placed)
         disks = wanted.get("block_device_mappings") or ()
         with machines.starting(launch_checks.is_startable(disks, disk_key)):
-            return original(backend, image_id, *args, **kwargs)
+            reservation = original(backend, image_id, *args, **kwargs)
+        placed.setdefault(group, []).extend(reservation.instances)
+        return reservation
+
+    @patches.method(PlacementGroup, "delete", "the local cloud deletes groups that are in use")
+    def delete(original: Callable[..., Any], group: Any, *args: Any, **kwargs: Any) -> None:
+        if _zones(placed.get(group.name, ())):
+            raise EC2ClientError(
+                "InvalidPlacementGroup.InUse", f"The placement group '{group.name}' is in use."
+            )
+        original(group, *args, **kwargs)
 
     @patches.method(ElasticBlockStore, "get_ebs_default_kms_key_id", "the key that was set")
     def default_key(original: Callable[..., Any], response: Any) -> ActionResult:
@@ -57,6 +71,34 @@ def install(
     patches.addition(
         instance_responses, "filter_iam_instance_profiles", "moto has IAM's error, not EC2's"
     )(known)
+
+
+def _placement(
+    backend: Any,
+    template: Mapping[str, Any],
+    subnet: str | None,
+    placed: Mapping[str, Sequence[Any]],
+) -> str:
+    """Return the placement group that the template names; "" for none.
+
+    Refuses an unknown group, and a second zone in a group.
+    """
+    name = str(template.get("Placement", {}).get("GroupName") or "")
+    if name and name not in placement_groups(backend):
+        raise EC2ClientError(
+            "InvalidPlacementGroup.Unknown", f"The Placement Group '{name}' is unknown."
+        )
+    zones = _zones(placed.get(name, ())) if name else set()
+    if subnet and zones - {backend.get_subnet(subnet).availability_zone}:
+        raise EC2ClientError(
+            "InvalidParameterValue", f"Placement group {name} cannot span Availability Zones."
+        )
+    return name
+
+
+def _zones(instances: Sequence[Any]) -> set[str]:
+    """Return the zones of those instances that are not terminated."""
+    return {each.placement.zone for each in instances if each._state.name != "terminated"}
 
 
 def _check(

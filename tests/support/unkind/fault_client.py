@@ -1,6 +1,6 @@
 """What only tests ask of a local cloud: other conditions, prices, quotas, and cut-off regions."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import msgspec
@@ -14,10 +14,16 @@ from support.unkind.set_prices import SetPrices
 
 from spotelastic.errors import UsageError
 from spotelastic.local import fault_client
+from spotelastic.local.base import processes
 
 
 class FaultClient(fault_client.FaultClient):
     """Asks a cloud that `program.py` runs. Any other refuses what is not the product's."""
+
+    def processes(self, instance: str) -> list[processes.LocalProcess]:
+        """Return the processes of an instance."""
+        found = self._ask("processes", instance=instance)
+        return [processes.LocalProcess(**process) for process in found]
 
     def calls(self) -> list[Call]:
         """Return the AWS calls of roles and users so far, each kind of call once."""
@@ -97,6 +103,10 @@ class Desk(fault_client.Desk):
     delivery: Delivery
     refusal: Any
     strict: Strictness
+
+    def processes(self, instance: str) -> list[dict[str, Any]]:
+        self._living(instance)
+        return [asdict(process) for process in processes.marked(self.cloud, instance)]
 
     def calls(self) -> Any:
         return msgspec.to_builtins(self.strict.authority.calls)
