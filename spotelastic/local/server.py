@@ -219,7 +219,6 @@ def _scaling(
     from moto.autoscaling.models import autoscaling_backends
 
     from spotelastic.local.autoscaling.groups import AutoScaling
-    from spotelastic.local.autoscaling.launches import Launcher
 
     return AutoScaling(
         backend=autoscaling_backends[ACCOUNT][region],
@@ -227,7 +226,6 @@ def _scaling(
         market=market,
         agenda=agenda,
         emit=emit,
-        launch=Launcher(machines),
     )
 
 

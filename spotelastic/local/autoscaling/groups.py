@@ -16,12 +16,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from moto.autoscaling.exceptions import AutoscalingClientError, ValidationError
+from moto.autoscaling.exceptions import ValidationError
 from moto.core.exceptions import ServiceException
 
 from spotelastic.clock import wall
 from spotelastic.local.autoscaling import planner
 from spotelastic.local.autoscaling.activities import Activities, Activity
+from spotelastic.local.autoscaling.launches import launch
 from spotelastic.local.autoscaling.members import (
     LocalGroupMember,
     counting,
@@ -41,9 +42,6 @@ _log = logging.getLogger(__name__)
 
 RETRY = 15.0
 """Seconds until a failed launch is tried again, unless capacity changes before."""
-
-Launch = Callable[[Any, planner.LaunchPool, bool], Any]
-"""Launches one instance for (group, pool, spot); raises EC2's error."""
 
 
 @dataclass(slots=True)
@@ -65,14 +63,12 @@ class AutoScaling:
         market: SpotMarket,
         agenda: Agenda,
         emit: Callable[[eventbridge_messages.BusEvent], None],
-        launch: Launch,
     ) -> None:
         self._backend = backend
         self._machines = machines
         self._market = market
         self._agenda = agenda
         self._emit = emit
-        self._launch = launch
         self._ledgers: dict[str, _Ledger] = {}
         self.activities = Activities()
         self._planned = False
@@ -102,13 +98,6 @@ class AutoScaling:
         group, member = self._find(instance)
         cause = "a user request"
         if decrement:
-            if group.desired_capacity <= group.min_size:
-                raise ValidationError(
-                    f"Currently, desiredSize equals minSize ({group.min_size}). Terminating "
-                    "instance without replacement will violate group's min size constraint. "
-                    "Either set shouldDecrementDesiredCapacity flag to false or lower group's "
-                    "min size."
-                )
             cause += (
                 f", shrinking the capacity from {group.desired_capacity} to "
                 f"{group.desired_capacity - 1}"
@@ -122,15 +111,9 @@ class AutoScaling:
         del self._waiting(group, hook, token, instance).waits[hook]
         self.wake()
 
-    def delete(self, group: str, force: bool) -> None:
-        """Carry out DeleteAutoScalingGroup; without `force` only of an empty group."""
+    def delete(self, group: str) -> None:
+        """Carry out DeleteAutoScalingGroup, with all instances."""
         found = self._group(group)
-        if found.instance_states and not force:
-            raise AutoscalingClientError(
-                "ResourceInUse",
-                "You cannot delete an AutoScalingGroup while there are instances or pending Spot "
-                "instance request(s) still in the group.",
-            )
         found.min_size = found.max_size = found.desired_capacity = 0
         found.status = "Delete in progress"
         self._ledger(group).deleting = True
@@ -145,7 +128,7 @@ class AutoScaling:
         A stack deletes what they use right after it.
         """
         instances = [member.instance for member in self._group(group).instance_states]
-        self.delete(group, force=True)
+        self.delete(group)
         self._machines.settle(instances)
         self.pass_over()
 
@@ -294,7 +277,7 @@ class AutoScaling:
         places = planner.places(policy, seen(counting(group)), spot, self._offer(spot))
         for place in places:
             try:
-                instance = self._launch(group, place, spot)
+                instance = launch(group, place, spot)
             except ServiceException as error:
                 failure = f"{error.code} - {error.message}"
             except OSError as error:

@@ -9,8 +9,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +38,8 @@ class CapacityOffer:
     free: float
 
 
-class Offering(Protocol):
-    """Returns the offer of a (type, zone)."""
-
-    def __call__(self, type: str, zone: str) -> CapacityOffer: ...
+Offering = Callable[[str, str], CapacityOffer]
+"""Returns the offer of a (type, zone)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +83,7 @@ def places(
     return [
         LaunchPool(subnet, zone, type)
         for subnet, zone in subnets
-        for type in _by_preference(policy, spot, partial(offer, zone=zone))
+        for type in _by_preference(policy, spot, lambda type, zone=zone: offer(type, zone))
     ]
 
 

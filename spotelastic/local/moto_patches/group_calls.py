@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from moto.autoscaling import models
-from moto.autoscaling.exceptions import AutoscalingClientError, ValidationError
+from moto.autoscaling.exceptions import ValidationError
 from moto.autoscaling.models import AutoScalingBackend, FakeAutoScalingGroup
 from moto.autoscaling.responses import AutoScalingResponse
 from moto.core.responses import ActionResult, EmptyResult
@@ -16,7 +16,7 @@ from spotelastic.local.autoscaling.members import LocalGroupMember
 from spotelastic.local.autoscaling.regional_groups import RegionalScaling
 from spotelastic.local.moto_patches.patch import Patches
 
-_ACTIVITIES_PER_PAGE = 100
+_MOST_ACTIVITIES = 100
 
 
 def install(patches: Patches, scaling: RegionalScaling) -> None:
@@ -36,14 +36,10 @@ def _install_life(patches: Patches, scaling: RegionalScaling) -> None:
     @patches.method(
         AutoScalingResponse,
         "create_auto_scaling_group",
-        "moto ignores a new group's hooks, and accepts a name twice",
+        "moto ignores a new group's hooks",
     )
     def create(original: Callable[..., Any], response: Any) -> Any:
         backend, name = response.autoscaling_backend, response._get_param("AutoScalingGroupName")
-        if name in backend.autoscaling_groups:
-            raise AutoscalingClientError(
-                "AlreadyExists", f"AutoScalingGroup by this name already exists - {name}"
-            )
         result = original(response)
         for hook in response._get_param("LifecycleHookSpecificationList", []):
             put_hook(backend, name, hook)
@@ -52,11 +48,10 @@ def _install_life(patches: Patches, scaling: RegionalScaling) -> None:
     @patches.method(
         AutoScalingResponse,
         "delete_auto_scaling_group",
-        "moto deletes groups with instances in them without being forced",
+        "moto forgets a group at once, and its instances with it",
     )
     def delete(original: Callable[..., Any], response: Any) -> Any:
-        force = response._get_bool_param("ForceDelete", False)
-        scaling.of(response.region).delete(response._get_param("AutoScalingGroupName"), force)
+        scaling.of(response.region).delete(response._get_param("AutoScalingGroupName"))
         return EmptyResult()
 
     patches.addition(FakeAutoScalingGroup, "status", "shown while a group is being deleted")(None)
@@ -120,22 +115,6 @@ def _install_members(patches: Patches, scaling: RegionalScaling) -> None:
         scaling.wake()
         return result
 
-    patches.addition(
-        models.InstanceState, "launch_template", "moto shows the default version for every member"
-    )(property(_launch_template))
-
-
-def _launch_template(member: Any) -> Mapping[str, Any] | None:
-    tags = member.instance.ec2_backend.tags.get(member.instance_id, {})
-    template = member.auto_scaling_group.ec2_launch_template
-    if template is None:
-        return None
-    return {
-        "LaunchTemplateId": tags.get("aws:ec2launchtemplate:id", template.id),
-        "LaunchTemplateName": template.name,
-        "Version": tags.get("aws:ec2launchtemplate:version", "1"),
-    }
-
 
 def _install_hooks(patches: Patches, scaling: RegionalScaling) -> None:
     @patches.addition(AutoScalingResponse, "complete_lifecycle_action", "moto answers 500")
@@ -164,13 +143,6 @@ def _install_activities(patches: Patches, scaling: RegionalScaling) -> None:
     )
     def describe(original: Callable[..., Any], response: Any) -> Any:
         group = response._get_param("AutoScalingGroupName") or ""
-        ids = response._get_param("ActivityIds", [])
-        found = [
-            item
-            for item in scaling.of(response.region).activities.of(group)
-            if not ids or item.activity_id in ids
-        ]
-        start = int(response._get_param("NextToken") or 0)
-        size = response._get_int_param("MaxRecords") or _ACTIVITIES_PER_PAGE
-        following = str(start + size) if start + size < len(found) else None
-        return ActionResult({"Activities": found[start : start + size], "NextToken": following})
+        found = scaling.of(response.region).activities.of(group)
+        most = response._get_int_param("MaxRecords") or _MOST_ACTIVITIES
+        return ActionResult({"Activities": found[:most], "NextToken": None})

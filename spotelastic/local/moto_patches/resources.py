@@ -3,21 +3,20 @@
 moto finds these classes by their base class.
 """
 
-import json
 from typing import Any
 
 from moto.core.common_models import CloudFormationModel
 from moto.ec2.models import ec2_backends
-from moto.sqs.models import sqs_backends
 
 
 class _Plain:
-    """A resource without attributes, identified by its name.
+    """A resource without attributes, identified by its name, that does nothing.
 
     A separate base beside moto's, because moto looks only for direct subclasses of its own.
     """
 
-    name: str
+    def __init__(self, name: str) -> None:
+        self.name = name
 
     @property
     def physical_resource_id(self) -> str:
@@ -31,80 +30,34 @@ class _Plain:
     def has_cfn_attr(cls, attr: str) -> bool:
         return False
 
+    @classmethod
+    def create_from_cloudformation_json(cls, resource_name: str, *_: Any, **__: Any) -> Any:
+        return cls(resource_name)
+
+    def delete(self, account_id: str, region_name: str) -> None: ...
+
 
 class QueuePolicyResource(_Plain, CloudFormationModel):
-    """An AWS::SQS::QueuePolicy."""
-
-    def __init__(self, name: str, queues: list[Any]) -> None:
-        self.name = name
-        self.queues = queues
+    """An AWS::SQS::QueuePolicy: nobody is asked for rights."""
 
     @staticmethod
     def cloudformation_type() -> str:
         return "AWS::SQS::QueuePolicy"
 
-    @classmethod
-    def create_from_cloudformation_json(
-        cls,
-        resource_name: str,
-        cloudformation_json: Any,
-        account_id: str,
-        region_name: str,
-        **_: Any,
-    ) -> "QueuePolicyResource":
-        properties = cloudformation_json["Properties"]
-        backend = sqs_backends[account_id][region_name]
-        names = [url.rpartition("/")[2] for url in properties["Queues"]]
-        for name in names:
-            policy = {"Policy": json.dumps(properties["PolicyDocument"])}
-            backend.set_queue_attributes(name, policy)
-        return cls(resource_name, names)
-
-    def delete(self, account_id: str, region_name: str) -> None:
-        backend = sqs_backends[account_id][region_name]
-        for name in self.queues:
-            if name in backend.queues:
-                backend.set_queue_attributes(name, {"Policy": ""})
-
 
 class EgressResource(_Plain, CloudFormationModel):
-    """An AWS::EC2::SecurityGroupEgress to another group; it is deleted with its own group."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
+    """An AWS::EC2::SecurityGroupEgress: there is no firewall."""
 
     @staticmethod
     def cloudformation_type() -> str:
         return "AWS::EC2::SecurityGroupEgress"
-
-    @classmethod
-    def create_from_cloudformation_json(
-        cls,
-        resource_name: str,
-        cloudformation_json: Any,
-        account_id: str,
-        region_name: str,
-        **_: Any,
-    ) -> "EgressResource":
-        properties = cloudformation_json["Properties"]
-        ec2_backends[account_id][region_name].authorize_security_group_egress(
-            properties["GroupId"],
-            properties["IpProtocol"],
-            properties.get("FromPort"),
-            properties.get("ToPort"),
-            [],
-            source_groups=[{"GroupId": properties["DestinationSecurityGroupId"]}],
-        )
-        return cls(resource_name)
-
-    def delete(self, account_id: str, region_name: str) -> None: ...
 
 
 class PlacementGroup(_Plain, CloudFormationModel):
     """An AWS::EC2::PlacementGroup."""
 
     def __init__(self, name: str, tags: list[dict[str, str]]) -> None:
-        self.name = name
+        super().__init__(name)
         self.tags = tags
 
     @staticmethod

@@ -133,7 +133,6 @@ def account(folder: Path, conditions: Conditions | None = None) -> Iterator[Auth
     from support.unkind.slow_parts import SlowGroups, SlowInstances
 
     from spotelastic.local import moto_patches
-    from spotelastic.local.autoscaling.launches import Launcher
     from spotelastic.local.autoscaling.regional_groups import RegionalScaling
     from spotelastic.local.base import eventbridge_messages as events
     from spotelastic.local.instances import machines
@@ -161,7 +160,6 @@ def account(folder: Path, conditions: Conditions | None = None) -> Iterator[Auth
             market=market,
             agenda=agenda,
             emit=lambda event: events.put(bus, event, wall()),
-            launch=Launcher(all_machines),
         )
         made = autoscaling_backends[DEFAULT_ACCOUNT_ID]
         scaling = RegionalScaling({region: groups(backend=made[region]) for region in REGIONS})

@@ -1,10 +1,14 @@
-"""Groups of the local cloud that tell of instances which EC2 accepted and could not start."""
+"""Groups of the local cloud that keep to their minimum, and tell of instances that EC2 accepted and
+could not start.
+"""
 
 from typing import Any
 
+from moto.autoscaling.exceptions import ValidationError
 from support.strict.instances import BROKEN
 
 from spotelastic.clock import wall
+from spotelastic.local.autoscaling.activities import Activity
 from spotelastic.local.autoscaling.groups import AutoScaling
 from spotelastic.local.autoscaling.members import LocalGroupMember
 from spotelastic.local.base import eventbridge_messages
@@ -12,13 +16,26 @@ from spotelastic.local.instances.machines import TERMINATED, LocalInstance
 
 
 class StrictGroups(AutoScaling):
-    """Groups that say why an instance did not start, and wait before they launch another."""
+    """Groups that refuse to shrink below their minimum, say why an instance did not start, and wait
+    before they launch another.
+    """
 
     def machine_changed(self, machine: LocalInstance) -> None:
         if machine.state == TERMINATED and machine.it.state_reason.code == BROKEN:
             self.wake()
         else:
             super().machine_changed(machine)
+
+    def terminate_member(self, instance: str, decrement: bool) -> Activity:
+        group, _ = self._find(instance)
+        if decrement and group.desired_capacity <= group.min_size:
+            raise ValidationError(
+                f"Currently, desiredSize equals minSize ({group.min_size}). Terminating "
+                "instance without replacement will violate group's min size constraint. "
+                "Either set shouldDecrementDesiredCapacity flag to false or lower group's "
+                "min size."
+            )
+        return super().terminate_member(instance, decrement)
 
     def _begin_leaving(self, group: Any, member: LocalGroupMember) -> None:
         machine = self.machine(member)

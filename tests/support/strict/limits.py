@@ -3,8 +3,10 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from moto.autoscaling.exceptions import AutoscalingClientError
 from moto.autoscaling.exceptions import ValidationError as GroupError
 from moto.autoscaling.models import AutoScalingBackend
+from moto.autoscaling.responses import AutoScalingResponse
 from moto.cloudformation.exceptions import ValidationError
 from moto.cloudformation.responses import CloudFormationResponse
 from moto.ec2.exceptions import EC2ClientError
@@ -69,6 +71,28 @@ def _install_counts(patches: Patches, quota: Callable[[str], int]) -> None:
                 "AutoScalingGroup."
             )
         original(backend, name, capacity)
+
+    @patches.method(AutoScalingResponse, "create_auto_scaling_group", "moto accepts a name twice")
+    def create_group(original: Callable[..., Any], response: Any) -> Any:
+        name = response._get_param("AutoScalingGroupName")
+        if name in response.autoscaling_backend.autoscaling_groups:
+            raise AutoscalingClientError(
+                "AlreadyExists", f"AutoScalingGroup by this name already exists - {name}"
+            )
+        return original(response)
+
+    @patches.method(AutoScalingResponse, "delete_auto_scaling_group", "moto needs no force")
+    def delete_group(original: Callable[..., Any], response: Any) -> Any:
+        name = response._get_param("AutoScalingGroupName")
+        group = response.autoscaling_backend.autoscaling_groups.get(name)
+        forced = response._get_bool_param("ForceDelete", False)
+        if group is not None and group.instance_states and not forced:
+            raise AutoscalingClientError(
+                "ResourceInUse",
+                "You cannot delete an AutoScalingGroup while there are instances or pending Spot "
+                "instance request(s) still in the group.",
+            )
+        return original(response)
 
     @patches.method(ElasticAddressBackend, "allocate_address", "moto has no quota of addresses")
     def allocate(original: Callable[..., Any], backend: Any, *args: Any, **kwargs: Any) -> Any:
