@@ -21,11 +21,9 @@ from spotelastic.controller.model.observation import (
     Remove,
     Replace,
     SetDesired,
-    SetSubnets,
     Tell,
 )
 from spotelastic.controller.model.remembered import Remembered
-from spotelastic.model.progress import Event
 from spotelastic.replay.market import GROUPS, SimulatedMarket
 from spotelastic.replay.nodes import SimulatedNodes
 from spotelastic.replay.scenario import Scenario
@@ -48,7 +46,6 @@ class SimulatedController:
         policy: ControllerPolicy = DECIDES_BY,
     ) -> None:
         self.stir = Soon(timeline, TURN, self._turn)
-        self.events: list[Event] = []
         self.bill: dict[str, Usage] = {}
         self._timeline, self._scenario = timeline, scenario
         self._policy = replace(policy, capacity=scenario.capacity)
@@ -112,7 +109,6 @@ class SimulatedController:
                 on_demand=self._scenario.machines.on_demand_usd,
             ),
             failed=dict(remembered.failed),
-            zones=market.zones(),
             moved_at=remembered.moved_at,
             zones_left=dict(remembered.zones_left),
             short_lives=dict(remembered.short_lives),
@@ -150,14 +146,11 @@ class SimulatedController:
                 nodes.leave(node.id)
             case SetDesired(group, size):
                 market.capacity.set_desired(group, size)
-            case SetSubnets(group, subnets):
-                market.set_subnets(group, subnets)
             case AskToEnd(ending):
                 nodes.ask_to_end(ending)
             case EndJobAtOnce(job):
                 nodes.end(job)
             case Tell(event):
-                self.events.append(event)
                 self._remembered.add(event)
             case Discard(message):
                 market.messages.pop(message.receipt)

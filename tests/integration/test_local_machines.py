@@ -88,20 +88,6 @@ def test_a_volume_and_an_address_belong_to_one_instance_and_outlive_it(
     assert not laptop.ec2.describe_volumes()["Volumes"]
 
 
-def test_a_stopped_instance_starts_again_where_it_was(laptop: Laptop) -> None:
-    launched = laptop.ec2.run_instances(
-        ImageId="ami-12345678", MinCount=1, MaxCount=1, SubnetId=laptop.subnets[0]
-    )["Instances"][0]["InstanceId"]
-    address = laptop.instance(launched)["PrivateIpAddress"]
-    laptop.ec2.stop_instances(InstanceIds=[launched])
-    until(lambda: laptop.state(launched) == "stopped")
-    laptop.ec2.start_instances(InstanceIds=[launched])
-    until(lambda: laptop.state(launched) == "running")
-    assert laptop.instance(launched)["PrivateIpAddress"] == address
-    laptop.ec2.terminate_instances(InstanceIds=[launched])
-    until(lambda: laptop.state(launched) == "terminated")
-
-
 def test_an_instance_outside_the_loopback_network_is_refused(laptop: Laptop) -> None:
     subnet = laptop.ec2.describe_subnets(Filters=[{"Name": "default-for-az", "Values": ["true"]}])
     with pytest.raises(ClientError, match="not on this machine"):

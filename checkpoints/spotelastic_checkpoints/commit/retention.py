@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from spotelastic_checkpoints import crash_points
 from spotelastic_checkpoints.commit import verification
 from spotelastic_checkpoints.commit.commit_protocol import Commits, StepFolder, folder, step_folders
-from spotelastic_checkpoints.crash_points import Stage
 from spotelastic_checkpoints.errors import RestoreFailed, StorageRefused, StorageUnavailable
 from spotelastic_checkpoints.format import manifest, metadata
 from spotelastic_checkpoints.storage.object_store import Blob
@@ -101,7 +100,7 @@ def collect(
             _delete(commits, found)
     for found in collection.sweep:
         if storage.create(_record_key(found.commit), metadata.TOMBSTONE):
-            crash_points.reached(Stage.TOMBSTONE_PUT)
+            crash_points.reached("tombstone-put")
             _delete(commits, found)
 
 
@@ -229,7 +228,7 @@ def _swap(commits: Commits, commit: Commit, data: bytes, record: Blob) -> None:
 def _bury(commits: Commits, commit: Commit, etag: str) -> bool:
     if not commits.storage.swap(_record_key(commit), metadata.TOMBSTONE, etag):
         return False
-    crash_points.reached(Stage.TOMBSTONE_PUT)
+    crash_points.reached("tombstone-put")
     return True
 
 
@@ -240,4 +239,4 @@ def _record_key(commit: Commit) -> str:
 def _delete(commits: Commits, found: StepFolder) -> None:
     # A verification note may have been written since the folder was listed.
     commits.storage.delete(sorted({*found.keys, verification.key(found.commit)}))
-    crash_points.reached(Stage.SHARDS_DELETED)
+    crash_points.reached("shards-deleted")

@@ -13,10 +13,10 @@ from typing import Any
 
 from cfnlint.schema import PROVIDER_SCHEMA_MANAGER
 from support.aws.template import CLUSTER, REGION, arn, resources
+from support.strict.evaluation import AccessRequest, Resource
 
 from spotelastic.aws.base.identity import CLUSTER as TAG
 from spotelastic.aws.base.identity import NETWORK
-from spotelastic.local.iam.evaluation import AccessRequest, Resource
 
 NOT_OURS = {
     "autoscaling:*InstanceRefresh": "control nodes are replaced by nobody's order",

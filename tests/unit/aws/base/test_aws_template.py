@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from support.aws.template import CLUSTER, PARTITIONS, arn, policies
 from support.processes.patience import PATIENT
+from support.strict.evaluation import AccessRequest, Resource, permits
 
 from spotelastic.aws.base.infra_files import boot_script, infra
 from spotelastic.aws.base.names import Names, addresses
 from spotelastic.errors import EnvironmentFailure, UsageError
-from spotelastic.local.iam.evaluation import AccessRequest, Resource, permits
 
 
 def test_the_templates_are_clean_in_every_partition() -> None:

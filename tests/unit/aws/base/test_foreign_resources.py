@@ -27,9 +27,9 @@ from support.aws.policies import (
 from support.aws.role_calls import calls
 from support.aws.stack_calls import accesses
 from support.aws.template import CLUSTER, KEY, arn, policies, resources
+from support.strict.evaluation import AccessRequest, Policy, Resource, permits
 
 from spotelastic.aws.base.identity import CLUSTER as TAG
-from spotelastic.local.iam.evaluation import AccessRequest, Policy, Resource, permits
 
 ANY_POLICY = "arn:aws:iam::123456789012:policy/" + "x" * 128
 LONGEST_BOUNDARY = "arn:aws-us-gov:iam::123456789012:policy/" + "x" * 128
