@@ -31,7 +31,8 @@ def warnings(kinds: Sequence[InstanceType], nodes: int, zones: int) -> Iterator[
     yield (
         f"--zones spread: gradients go through {crossed} zones, which AWS bills: {usd(step)} a "
         f"step for each GB of them (a model of 0.5 billion parameters in 16 bits), "
-        f"{usd(step * HOUR)} an hour at a step a second. No limit of the cost sees it"
+        f"{usd(step * HOUR)} an hour at a step a second. What is sent is measured, and counts for "
+        "--max-cost"
     )
     if any(kind.network.efa_interfaces for kind in kinds):
         yield "--zones spread: EFA does not reach other zones, so that NCCL uses sockets"

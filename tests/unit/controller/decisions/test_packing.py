@@ -14,7 +14,14 @@ from spotelastic.aws.base.names import addresses, block_size
 from spotelastic.aws.compute import offers
 from spotelastic.aws.compute.zone_ranking import FRESH_FOR, Zones
 from spotelastic.cloud.events import GroupActivity
-from spotelastic.cloud.model import GroupMember, Instance, WorkerGroup, ZoneOffer, ranked
+from spotelastic.cloud.model import (
+    TRAFFIC_USD,
+    GroupMember,
+    Instance,
+    WorkerGroup,
+    ZoneOffer,
+    ranked,
+)
 from spotelastic.controller.decisions.decide import decide
 from spotelastic.controller.decisions.zone_packing import undecided
 from spotelastic.controller.etcd.etcd_mirror import Mirror
@@ -30,6 +37,7 @@ from spotelastic.controller.model.observation import (
     SetDesired,
     SetSubnets,
     Tell,
+    account,
 )
 from spotelastic.model.job import Capacity, Job
 from spotelastic.model.node import Fingerprint, Node
@@ -176,6 +184,66 @@ def test_a_zone_is_left_for_whatever_is_of_that_zone_alone() -> None:
     (moved,) = only(seen, SetSubnets)
     assert isinstance(moved, SetSubnets) and moved.reason == why
     assert moved.subnets != seen.groups[0].subnets
+
+
+# -- traffic between zones -----------------------------------------------------------------------
+
+
+DRY_HOME = replace(
+    job("a", n1="a", n2="a"), desired=4, failed={("workers", "a"): DRY}, money=Money(workers=10.0)
+)
+
+
+@given(
+    exchanged=st.floats(0.0, 1e5),
+    usd=st.floats(0.01, 1e3),
+    nodes=st.integers(1, 6),
+    least=st.integers(1, 6),
+)
+def test_a_job_that_can_train_in_one_zone_never_pays_more_for_traffic_than_for_nodes(
+    exchanged: float, usd: float, nodes: int, least: int
+) -> None:
+    """756 USD an hour were measured of eight nodes that cost 80."""
+    seen = job("a", **{f"n{number}": "a" for number in range(nodes)})
+    seen = replace(
+        seen,
+        desired=nodes + 2,
+        least=least,
+        failed={("workers", "a"): DRY},
+        exchanged=exchanged,
+        money=Money(workers=usd),
+    )
+    stays = nodes >= least and 2 * exchanged * TRAFFIC_USD > usd
+    assert bool(only(seen, SetSubnets)) is not stays
+    assert undecided(seen, NOW, POLICY) is not stays
+    told = [each.event for each in only(seen, Tell) if isinstance(each, Tell)]
+    assert any("--zones spread uses all zones" in event.message for event in told) is stays
+    again = replace(seen, told=frozenset(account(event) for event in told))
+    assert not [each for each in only(again, Tell) if "limit" in str(each)], "told once"
+
+
+def test_a_job_that_stays_for_its_traffic_says_what_it_would_cost() -> None:
+    (told,) = only(replace(DRY_HOME, exchanged=900.0), Tell)
+    assert isinstance(told, Tell) and told.event.message == (
+        "the job stays in a although a has no capacity: across two zones traffic would cost "
+        "$36.00 an hour, its nodes cost $10.00 (--zones spread uses all zones)"
+    )
+    nothing_to_leave = replace(DRY_HOME, exchanged=900.0, failed={})
+    assert not only(nothing_to_leave, Tell)
+
+
+def test_what_nodes_really_exchange_says_what_a_cheaper_zone_is_worth() -> None:
+    """Until it is measured, traffic is taken for more than most nodes cost."""
+    zones = (ZONES[0], replace(ZONES[1], usd=4.0), replace(ZONES[2], usd=1.0))
+    # A node that has no place in zone a trains in zone b.
+    seen = replace(job("a", n1="a", n2="b"), zones=zones, desired=4, least=2)
+    seen = replace(seen, failed={("workers", "a"): DRY}, money=Money(workers=100.0))
+    for exchanged, zone in ((0.0, "b"), (1.0, "c"), (500.0, "b")):
+        (moved,) = only(replace(seen, exchanged=exchanged), SetSubnets)
+        assert isinstance(moved, SetSubnets) and moved.subnets == (f"subnet-{zone}",), exchanged
+
+
+# -- what is no reason to leave ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
