@@ -10,7 +10,9 @@ Must never happen:
 
 - a job trains across two zones although that costs more than its nodes, while it could train in
   one: no zone is left then for which traffic was measured to cost that (`_dear_across`);
-- a job stays below min for that: then it trains nowhere, and another zone is chosen.
+- a job stays below min for that: then it trains nowhere, and another zone is chosen;
+- one zone is asked for ever: what nobody understands counts as the zone's own after a few more
+  failures, for the cloud's words change.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -24,6 +26,7 @@ from spotelastic.controller.decisions.capacity import held, refused_until, too_d
 from spotelastic.controller.model.observation import (
     Action,
     ControllerPolicy,
+    LaunchFailures,
     Observation,
     Replace,
     SetSubnets,
@@ -34,6 +37,8 @@ from spotelastic.model.progress import Event
 
 OF_A_ZONE = frozenset({"capacity", "zone"})
 """Causes of failed launches that may not be there in another zone."""
+UNKNOWN_AFTER = 2
+"""How many times as many launches must fail for what nobody understands."""
 TRAFFIC = "traffic"
 """Kind of the event that tells that a zone is not left for what traffic would cost."""
 
@@ -77,9 +82,15 @@ def is_dry(seen: Observation, zone: str, now: float, policy: ControllerPolicy) -
     """
     failed = (seen.failed.get((group.name, zone)) for group in seen.groups)
     return any(
-        each is not None and each.cause in OF_A_ZONE and now < refused_until(each, policy)
+        each is not None and _is_of_a_zone(each, policy) and now < refused_until(each, policy)
         for each in failed
     )
+
+
+def _is_of_a_zone(failed: LaunchFailures, policy: ControllerPolicy) -> bool:
+    if failed.cause in ("", "other"):
+        return failed.count >= UNKNOWN_AFTER * policy.refused_after
+    return failed.cause in OF_A_ZONE
 
 
 def _less_bad(
@@ -233,7 +244,7 @@ def _why(seen: Observation, home: ZoneOffer | None, now: float, policy: Controll
         return "all nodes are to be in one zone"
     if is_dry(seen, home.name, now, policy):
         failed = [seen.failed.get((group.name, home.name)) for group in seen.groups]
-        told = [each for each in failed if each is not None and each.cause == "zone"]
+        told = [each for each in failed if each is not None and each.cause != "capacity"]
         return told[0].why if told else f"{home.name} has no capacity"
     if why := too_dear(seen, policy):
         return f"in {home.name} {why}"

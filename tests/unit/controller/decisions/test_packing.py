@@ -12,7 +12,9 @@ from support.draws import drawn
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.names import addresses, block_size
 from spotelastic.aws.compute import offers
-from spotelastic.aws.compute.zone_ranking import FRESH_FOR, Zones
+from spotelastic.aws.compute.placement_scores import FRESH_FOR
+from spotelastic.aws.compute.zone_ranking import Zones
+from spotelastic.aws.messaging.launch_failures import read as read_failure
 from spotelastic.cloud.events import GroupActivity
 from spotelastic.cloud.model import (
     TRAFFIC_USD,
@@ -155,7 +157,6 @@ def test_scores_are_asked_for_again_once_they_are_old(monkeypatch: pytest.Monkey
     assert score(4, "t1", "t2", "t3") == 1
     now[0] += 1.0
     assert [score(4, "t1", "t2", "t3"), score(8, "t1", "t2", "t3")] == [2, 3]
-    assert score(4, "t1", "t2") == 0, "of two types they say nothing"
     assert aws.asked == [(("t1", "t2", "t3"), nodes) for nodes in (4, 4, 8)]
 
 
@@ -184,6 +185,57 @@ def test_a_zone_is_left_for_whatever_is_of_that_zone_alone() -> None:
     (moved,) = only(seen, SetSubnets)
     assert isinstance(moved, SetSubnets) and moved.reason == why
     assert moved.subnets != seen.groups[0].subnets
+
+
+WORDS = st.one_of(
+    st.text(max_size=60),
+    st.lists(
+        st.sampled_from(
+            ["zone", "subnet-1", "us-east-1a", "is", "not", "no", "supported", "capacity", "Invalid"]
+            + ["instance", "type", "exists", "blocked", "expired", "quota", "please", "t3.small"]
+        )
+    ).map(" ".join),
+)
+
+
+@given(WORDS)
+def test_no_zone_is_asked_for_ever_whatever_the_cloud_says(text: str) -> None:
+    """Of 36 messages some were not understood, and jobs stayed below --min for good."""
+    cause = read_failure(text).cause
+    seen = replace(job("a", n1="a"), desired=4, least=4)
+    left = [
+        count
+        for count in range(1, 20)
+        if only(
+            replace(seen, failed={("workers", "a"): LaunchFailures(count, NOW, text, cause)}),
+            SetSubnets,
+        )
+    ]
+    if cause in ("quota", "limit"):
+        assert not left, "another zone has the same"
+    else:
+        assert left and left[0] <= 2 * POLICY.refused_after
+
+
+def test_all_zones_are_tried_in_turn_where_nobody_understands_why_they_fail() -> None:
+    seen = replace(job("a", n1="a"), desired=4, least=4)
+    now, tried, failed = NOW, list[str](), dict[tuple[str, str], LaunchFailures]()
+    for _ in range(40):
+        home = seen.home
+        assert home is not None
+        before = failed.get(("workers", home.name), LaunchFailures(0, now, "", "", tries=0))
+        if now >= before.at + POLICY.refused_at_most or before.count < POLICY.refused_after:
+            tried.append(home.name)
+            again = LaunchFailures(before.count + 1, now, "?", "other", before.tries + 1)
+            failed["workers", home.name] = again
+        seen = replace(seen, failed=dict(failed))
+        for action in decide(seen, now, POLICY).actions:
+            if isinstance(action, SetSubnets):
+                left = {**seen.zones_left, home.name: now}
+                group = replace(seen.groups[0], subnets=action.subnets)
+                seen = replace(seen, group=group, zones_left=left)
+        now += 100.0
+    assert set(tried) == set("abc")
 
 
 # -- traffic between zones -----------------------------------------------------------------------
