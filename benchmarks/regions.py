@@ -5,8 +5,8 @@ The markets are drawn: in each region all nodes are there for hours, or none, as
 16 nodes. `--traces FOLDER` takes recorded ones instead, one file for each region, such as those of
 https://github.com/skypilot-org/spot-traces, which have no licence and are therefore not here.
 
-All policies pay the same prices (`--price`). Each assumes something of its own, which the first lines
-say (`ASSUMED`): spotelastic knows roughly what other regions have, unless `--no-scores`.
+All policies pay the same prices (`--price`). Each assumes something of its own, which the first
+lines say (`ASSUMED`): spotelastic knows roughly what other regions have, unless `--no-scores`.
 
 Bars: at least 90 % of what the best region at each moment would give a job that moves for nothing,
 where it moves more rarely than every two hours; and at least 98 % of what that region gives which

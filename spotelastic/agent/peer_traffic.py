@@ -149,7 +149,8 @@ class PeerTraffic:
                 self._shared = own if own and ip_address(own).is_loopback else ""
             elif address := _plain(member.address):
                 self._zones[address] = member.zone
-        with contextlib.suppress(OSError, ValueError):  # what is not told is not measured
+        # What is not told is not measured.
+        with contextlib.suppress(OSError, ValueError, struct.error):
             self._look(now)
         return self._sent
 

@@ -212,7 +212,7 @@ def _from_counts(name: str, counts: Iterable[tuple[float, int]], gap: float) -> 
     spans: list[Span] = []
     there: list[tuple[str, float]] = []
     born, at = 0, 0.0
-    for at, count in counts:  # noqa: B007 (its last value counts)
+    for at, count in counts:
         while len(there) > count:
             node, start = there.pop(draw.randrange(len(there)))
             spans.append(Span(node, start, at))

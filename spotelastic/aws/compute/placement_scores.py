@@ -27,9 +27,7 @@ Place = tuple[str, str]
 """A region, and the id of a zone."""
 
 
-def ask(
-    aws: Aws, types: Sequence[str], nodes: int, regions: Sequence[str]
-) -> Mapping[Place, int]:
+def ask(aws: Aws, types: Sequence[str], nodes: int, regions: Sequence[str]) -> Mapping[Place, int]:
     """Return the score of each zone of these regions, 1 to 10; empty if AWS does not tell."""
 
     def asked(size: int) -> dict[Place, int]:

@@ -65,7 +65,7 @@ def _dear_across(seen: Observation, home: ZoneOffer) -> bool:
     """Whether the job trains in this zone, and across two it would cost more in traffic than in
     nodes.
     """
-    there = sum(_zone(seen, node) == home.name for node in seen.nodes)
+    there = sum(_zone(seen, node) == home.name for node in seen.nodes if node not in seen.drains)
     return there >= seen.least and _across(seen) > seen.money.workers > 0
 
 

@@ -101,7 +101,7 @@ def test_a_folder_of_rounds_is_told_by_its_zones(tmp_path: Path) -> None:
         read(tmp_path, "x")
     for other in ("{}", "[]", "no JSON", round_of(1, us_west1_a=-1)):
         broken = written(tmp_path, other, "two.json")
-        with pytest.raises(UsageError, match="two.json: not a round of a prober"):
+        with pytest.raises(UsageError, match="not a round of a prober"):
             read(tmp_path, "us-west1-a")
     with pytest.raises(UsageError, match="only a folder of rounds has zones"):
         read(broken, "us-west1-a")

@@ -41,8 +41,10 @@ from spotelastic.controller.model.observation import (
     Tell,
     account,
 )
+from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import Capacity, Job
 from spotelastic.model.node import Fingerprint, Node
+from spotelastic.model.notice import Drain, Notice
 from spotelastic.model.progress import Event
 from spotelastic.store.codec import encode
 from spotelastic.store.keys import Keys
@@ -187,15 +189,26 @@ def test_a_zone_is_left_for_whatever_is_of_that_zone_alone() -> None:
     assert moved.subnets != seen.groups[0].subnets
 
 
-WORDS = st.one_of(
-    st.text(max_size=60),
-    st.lists(
-        st.sampled_from(
-            ["zone", "subnet-1", "us-east-1a", "is", "not", "no", "supported", "capacity", "Invalid"]
-            + ["instance", "type", "exists", "blocked", "expired", "quota", "please", "t3.small"]
-        )
-    ).map(" ".join),
-)
+PIECES = [
+    "zone",
+    "subnet-1",
+    "us-east-1a",
+    "is",
+    "not",
+    "no",
+    "supported",
+    "capacity",
+    "Invalid",
+    "instance",
+    "type",
+    "exists",
+    "blocked",
+    "expired",
+    "quota",
+    "please",
+    "t3.small",
+]
+WORDS = st.one_of(st.text(max_size=60), st.lists(st.sampled_from(PIECES)).map(" ".join))
 
 
 @given(WORDS)
@@ -282,6 +295,14 @@ def test_a_job_that_stays_for_its_traffic_says_what_it_would_cost() -> None:
     )
     nothing_to_leave = replace(DRY_HOME, exchanged=900.0, failed={})
     assert not only(nothing_to_leave, Tell)
+
+
+def test_a_zone_that_takes_its_nodes_is_left_in_time() -> None:
+    """Nodes under notice do not keep the job there: it would be short when they are gone."""
+    notice = Notice(InterruptionKind.SPOT_INTERRUPTION, "n1", "imds", NOW, NOW, NOW + 120)
+    dear = replace(DRY_HOME, exchanged=900.0, least=2)
+    assert not only(dear, SetSubnets)
+    assert only(replace(dear, drains={"n1": Drain("n1", notice)}), SetSubnets)
 
 
 def test_what_nodes_really_exchange_says_what_a_cheaper_zone_is_worth() -> None:
