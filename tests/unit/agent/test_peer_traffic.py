@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spotelastic.agent.peer_traffic import EVERY, Connection, PeerTraffic, by_efa
+from spotelastic.agent.peer_traffic import EVERY, Connection, PeerTraffic, by_efa, connections
 from spotelastic.model.round import Member, Round
 
 PEERS = {"127.0.0.2": "b", "127.0.0.3": "a", "::1": "c"}
@@ -23,6 +23,15 @@ def round_of(zones: dict[str, str], own: str = "127.0.0.9") -> Round:
         Member(node, f"{node}-1", slot, at, zone, 1) for slot, (node, at, zone) in enumerate(places)
     )
     return Round(1, "r", "started", members, "start", "")
+
+
+@pytest.fixture
+def kernel() -> None:
+    """A kernel that tells of connections: some sandboxes do not."""
+    try:
+        next(iter(connections()), None)
+    except OSError as error:
+        pytest.skip(f"this kernel does not tell of connections: {error}")
 
 
 @contextlib.contextmanager
@@ -45,6 +54,7 @@ def send(pair: tuple[socket.socket, socket.socket], size: int) -> None:
             piece -= len(receiver.recv(piece))
 
 
+@pytest.mark.usefixtures("kernel")
 @pytest.mark.parametrize(("address", "own"), [("127.0.0.2", "127.0.0.9"), ("::1", "::1")])
 def test_bytes_to_another_zone_are_counted_once_each(address: str, own: str) -> None:
     now = [100.0]
@@ -97,6 +107,7 @@ def test_the_sum_is_what_connections_have_sent_whatever_comes_and_goes(
         assert sent(round_of(PEERS)).crossed == crossed
 
 
+@pytest.mark.usefixtures("kernel")
 def test_what_stays_in_the_zone_or_is_of_another_node_here_does_not_cross() -> None:
     """Nodes of the local cloud share one kernel."""
     now = [0.0]
