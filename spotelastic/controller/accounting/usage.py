@@ -133,7 +133,10 @@ def account(
     `gateways` is what NAT gateways cost, in US dollars an hour.
     """
     seen = {machine.id: machine for machine in machines if machine.role in ROLES}
-    forgotten = {name: item for name, item in bill.items() if name not in (*seen, NETWORK)}
+    there = {*seen, NETWORK}
+    forgotten = {
+        name: item for name, item in bill.items() if item.end is None and name not in there
+    }
     updated = {**bill, **closed(forgotten, last)}
     for name, machine in seen.items():
         updated[name] = _charged(updated.get(name), machine, prices, now)
@@ -179,7 +182,7 @@ def money(items: Iterable[Usage], now: float) -> Money:
 def split(items: Iterable[Usage], now: float) -> Split:
     """Return what workers, their traffic and all else have cost, and cost an hour now."""
     counted = tuple(items)
-    traffic = [item.traffic for item in counted]
+    traffic = [item.traffic for item in counted if item.crossed]
     return Split(
         _by_time((item for item in counted if item.role == "worker"), now),
         _by_time((item for item in counted if item.role != "worker"), now),
