@@ -33,7 +33,7 @@ _STATES = 0xFFF & ~(1 << 10)
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
+class TcpConnection:
     """A TCP connection of this machine."""
 
     cookie: bytes
@@ -61,7 +61,7 @@ class Sent:
 NOTHING = Sent()
 
 
-def connections() -> Iterator[Connection]:
+def connections() -> Iterator[TcpConnection]:
     """Yield the TCP connections of this machine, of all processes. Raises `OSError` where the
     kernel does not tell.
     """
@@ -74,7 +74,7 @@ def connections() -> Iterator[Connection]:
             yield from _answers(asked)
 
 
-def _answers(asked: socket.socket) -> Iterator[Connection]:
+def _answers(asked: socket.socket) -> Iterator[TcpConnection]:
     while True:
         data, at = asked.recv(1 << 18), 0
         while at < len(data):
@@ -88,7 +88,7 @@ def _answers(asked: socket.socket) -> Iterator[Connection]:
             at += max(16, (length + 3) & ~3)
 
 
-def _connection(told: bytes) -> Connection | None:
+def _connection(told: bytes) -> TcpConnection | None:
     at = _ATTRIBUTES
     while at + 4 <= len(told):
         length, kind = struct.unpack_from("=HH", told, at)
@@ -96,7 +96,7 @@ def _connection(told: bytes) -> Connection | None:
             (sent,) = struct.unpack_from("=Q", told, at + 4 + _BYTES_ACKED)
             size = 4 if told[0] == socket.AF_INET else 16
             own, peer = (_plain(told[start : start + size]) for start in (8, 24))
-            return Connection(told[44:52], peer, own, sent)
+            return TcpConnection(told[44:52], peer, own, sent)
         at += max(4, (length + 3) & ~3)
     return None
 
@@ -122,7 +122,7 @@ class PeerTraffic:
     def __init__(
         self,
         node: str,
-        connections: Callable[[], Iterable[Connection]] = connections,
+        connections: Callable[[], Iterable[TcpConnection]] = connections,
         by_efa: Callable[[], int] = by_efa,
         clock: Clock = steady,
     ) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spotelastic.agent.peer_traffic import EVERY, Connection, PeerTraffic, by_efa, connections
+from spotelastic.agent.peer_traffic import EVERY, TcpConnection, PeerTraffic, by_efa, connections
 from spotelastic.model.round import Member, Round
 
 PEERS = {"127.0.0.2": "b", "127.0.0.3": "a", "::1": "c"}
@@ -91,14 +91,14 @@ def test_the_sum_is_what_connections_have_sent_whatever_comes_and_goes(
     looks: Sequence[dict[int, tuple[str, int]]],
 ) -> None:
     """Connections by number, each with its peer and what it sends until the next look."""
-    now, there = [0.0], dict[bytes, Connection]()
+    now, there = [0.0], dict[bytes, TcpConnection]()
     sent = PeerTraffic("me", there.values, lambda: 0, lambda: now[0])
     crossed = 0
     for look in looks:
-        kept = dict[bytes, Connection]()
+        kept = dict[bytes, TcpConnection]()
         for number, (peer, more) in look.items():
             cookie = f"{number} {peer}".encode()
-            known = there.get(cookie, Connection(cookie, peer, "127.0.0.9", 0))
+            known = there.get(cookie, TcpConnection(cookie, peer, "127.0.0.9", 0))
             kept[cookie] = replace(known, sent=known.sent + more)
             crossed += more if PEERS.get(peer, "a") != "a" else 0
         there.clear()
@@ -126,7 +126,7 @@ def test_what_stays_in_the_zone_or_is_of_another_node_here_does_not_cross() -> N
 
 
 def test_what_a_kernel_does_not_tell_is_not_measured() -> None:
-    def refuses() -> Iterator[Connection]:
+    def refuses() -> Iterator[TcpConnection]:
         raise PermissionError(1, "not here")
 
     sent = PeerTraffic("me", refuses, lambda: 0, lambda: 0.0)
