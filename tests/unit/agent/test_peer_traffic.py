@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spotelastic.agent.peer_traffic import EVERY, TcpConnection, PeerTraffic, by_efa, connections
+from spotelastic.agent.peer_traffic import EVERY, PeerTraffic, TcpConnection, by_efa, connections
 from spotelastic.model.round import Member, Round
 
 PEERS = {"127.0.0.2": "b", "127.0.0.3": "a", "::1": "c"}
