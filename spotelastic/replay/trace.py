@@ -3,7 +3,7 @@
 Events are read, one per line, `milliseconds,add|remove,node`; and counts per interval,
 `{"metadata": {"gap_seconds": 600}, "data": [4, 4, 3]}`. A count does not say which node goes. That
 is drawn at random, the same way each time. Of a trace with `price_info` each number says whether
-the node was taken, as SkyNomad writes it: 1 is no node.
+a launch would have failed, as SkyNomad writes it: 1 is no node.
 
 A folder holds the rounds of a prober, a file for each: how many of the instances that it asked for
 were launched in each zone, and given back at once.
@@ -87,7 +87,7 @@ def read(path: Path, zone: str = "") -> Trace:
     if zone:
         raise UsageError(f"--zone {zone}: {path} is one trace; only a folder of rounds has zones")
     trace = _read(path)
-    return replace(trace, probes=PROBES in path.absolute().parts)
+    return replace(trace, probes=trace.probes or PROBES in path.absolute().parts)
 
 
 def _read(path: Path) -> Trace:
@@ -165,18 +165,17 @@ def _counts(path: Path, text: str) -> Trace:
             told = f"{found[0][:20]}: expected a number of nodes from 0 to {MOST_NODES}"
             raise _bad(path, _line(text, data.start(1) + found.start()), told)
         counts.append(int(found[0]))
-    if "price_info" in value["metadata"]:
-        if any(count > 1 for count in counts):
-            raise UsageError(
-                f"{path}: a trace with price_info has 1 for a node that is taken, or 0"
-            )
-        counts = [1 - taken for taken in counts]
-    return _from_counts(path.stem, [(at * gap, count) for at, count in enumerate(counts)], gap)
+    probes = "price_info" in value["metadata"]
+    if probes and max(counts, default=0) > 1:
+        raise UsageError(f"{path}: a trace with price_info has 1 for a node that is taken, or 0")
+    nodes = [(at * gap, 1 - count if probes else count) for at, count in enumerate(counts)]
+    return replace(_from_counts(path.stem, nodes, gap), probes=probes)
 
 
 def _rounds(folder: Path, zone: str) -> Trace:
     """Read the rounds of a prober: each zone has what was launched there until the next round."""
-    rounds = sorted(_round(path) for path in folder.glob("*.json"))
+    found = (_round(path) for path in folder.glob("*.json"))
+    rounds = sorted(found, key=lambda each: each[0])
     zones = sorted({name for *_, found in rounds for name in found})
     if not zones:
         raise UsageError(f"{folder}: contains no rounds of a prober: {ROUND}")
@@ -199,11 +198,11 @@ def _round(path: Path) -> tuple[float, float, dict[str, int]]:
         found = {
             str(zone): int(its["instances_created"]) for zone, its in value["zone_results"].items()
         }
+        if not 0 < every < math.inf or not all(0 <= each <= MOST_NODES for each in found.values()):
+            raise ValueError(every)
+        return at.timestamp(), every, found
     except (ValueError, KeyError, TypeError, AttributeError):
         raise UsageError(f"{path}: not a round of a prober: {ROUND}") from None
-    if not 0 < every < math.inf or not all(0 <= each <= MOST_NODES for each in found.values()):
-        raise UsageError(f"{path}: not a round of a prober: {ROUND}")
-    return at.timestamp(), every, found
 
 
 def _from_counts(name: str, counts: Iterable[tuple[float, int]], gap: float) -> Trace:

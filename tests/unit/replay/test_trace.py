@@ -110,6 +110,7 @@ def test_a_folder_of_rounds_is_told_by_its_zones(tmp_path: Path) -> None:
 def test_a_trace_with_prices_says_when_the_node_was_taken(tmp_path: Path) -> None:
     told = {"metadata": {"gap_seconds": 600, "price_info": {"price": 1.2}}, "data": [0, 0, 1, 0]}
     trace = read(written(tmp_path, json.dumps(told), "full.json"))
+    assert trace.probes
     assert [(span.start, span.end) for span in trace.spans] == [(0, 1200), (1800, math.inf)]
     many = json.dumps(told | {"data": [0, 4]})
     with pytest.raises(UsageError, match="has 1 for a node that is taken, or 0"):
