@@ -14,7 +14,7 @@ import socket
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from ipaddress import IPv6Address, ip_address
+from ipaddress import ip_address
 from pathlib import Path
 
 from spotelastic.agent.health.efa import DEVICES
@@ -30,6 +30,8 @@ _INFO, _BYTES_ACKED, _ATTRIBUTES = 2, 120, 72
 """The attribute with a connection's counters, the place of one in it, and where attributes are."""
 _STATES = 0xFFF & ~(1 << 10)
 """All but listening sockets."""
+_MAPPED = bytes(10) + b"\xff\xff"
+"""How an IPv6 address begins that stands for an IPv4 one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +40,9 @@ class TcpConnection:
 
     cookie: bytes
     """Its identity in the kernel."""
-    peer: str
-    """IP address of the other end."""
-    own: str
+    peer: bytes
+    """IP address of the other end: 4 bytes, or 16."""
+    own: bytes
     """IP address of this end."""
     sent: int
     """Bytes that the other end has received."""
@@ -101,14 +103,17 @@ def _connection(told: bytes) -> TcpConnection | None:
     return None
 
 
-def _plain(address: bytes | str) -> str:
-    """Return an address as one text, however it was written; "" for a name."""
+def _plain(address: bytes) -> bytes:
+    """Return the IPv4 address that an IPv6 address stands for, else the address as it is."""
+    return address.removeprefix(_MAPPED) if len(address) > 4 else address
+
+
+def _packed(address: str) -> bytes:
+    """Return the bytes of an address; none for a name."""
     try:
-        found = ip_address(address)
+        return _plain(ip_address(address).packed)
     except ValueError:
-        return ""
-    mapped = found.ipv4_mapped if isinstance(found, IPv6Address) else None
-    return str(mapped or found).partition("%")[0]
+        return b""
 
 
 def by_efa(folder: Path = DEVICES) -> int:
@@ -128,9 +133,9 @@ class PeerTraffic:
     ) -> None:
         self._node = node
         self._connections, self._by_efa, self._clock = connections, by_efa, clock
-        self._zones: dict[str, str] = {}
+        self._zones: dict[bytes, str] = {}
         """The zone of each other node that was in a round, by its address; "": not known."""
-        self._zone, self._shared = "", ""
+        self._zone, self._shared = "", b""
         """Its own zone; and its own address, where nodes on this machine share its connections."""
         self._before: dict[bytes, int] = {}
         self._efa: int | None = None
@@ -144,10 +149,10 @@ class PeerTraffic:
             return self._sent
         for member in round_.members if round_ is not None else ():
             if member.node == self._node:
-                own = _plain(member.address)
+                own = _packed(member.address)
                 self._zone = member.zone
-                self._shared = own if own and ip_address(own).is_loopback else ""
-            elif address := _plain(member.address):
+                self._shared = own if own and ip_address(own).is_loopback else b""
+            elif address := _packed(member.address):
                 self._zones[address] = member.zone
         # What is not told is not measured.
         with contextlib.suppress(OSError, ValueError, struct.error):

@@ -4,6 +4,7 @@ import contextlib
 import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
@@ -37,8 +38,10 @@ def kernel() -> None:
 @contextlib.contextmanager
 def connected(address: str, own: str) -> Iterator[tuple[socket.socket, socket.socket]]:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.create_server((address, 0), family=family) as server:
-        there = server.getsockname()[:2]
+    mapped = address.startswith("::ffff:")
+    place = ("::" if mapped else address, 0)
+    with socket.create_server(place, family=family, dualstack_ipv6=mapped) as server:
+        there = address, server.getsockname()[1]
         sender = socket.create_connection(there, source_address=(own, 0))
         receiver, _ = server.accept()
         with sender, receiver:
@@ -55,7 +58,11 @@ def send(pair: tuple[socket.socket, socket.socket], size: int) -> None:
 
 
 @pytest.mark.usefixtures("kernel")
-@pytest.mark.parametrize(("address", "own"), [("127.0.0.2", "127.0.0.9"), ("::1", "::1")])
+@pytest.mark.parametrize(
+    ("address", "own"),
+    [("127.0.0.2", "127.0.0.9"), ("::1", "::1"), ("::ffff:127.0.0.2", "::ffff:127.0.0.9")],
+    ids=["IPv4", "IPv6", "IPv4 by an IPv6 socket"],
+)
 def test_bytes_to_another_zone_are_counted_once_each(address: str, own: str) -> None:
     now = [100.0]
     sent = PeerTraffic("me", clock=lambda: now[0])
@@ -98,7 +105,8 @@ def test_the_sum_is_what_connections_have_sent_whatever_comes_and_goes(
         kept = dict[bytes, TcpConnection]()
         for number, (peer, more) in look.items():
             cookie = f"{number} {peer}".encode()
-            known = there.get(cookie, TcpConnection(cookie, peer, "127.0.0.9", 0))
+            ends = ip_address(peer).packed, ip_address("127.0.0.9").packed
+            known = there.get(cookie, TcpConnection(cookie, *ends, 0))
             kept[cookie] = replace(known, sent=known.sent + more)
             crossed += more if PEERS.get(peer, "a") != "a" else 0
         there.clear()

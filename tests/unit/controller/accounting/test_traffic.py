@@ -28,7 +28,7 @@ CONTROL = Usage("c", "t3.small", False, 0.0, None, 0.1, 0.1, "control")
 BILL = {name: Usage(name, "g5.xlarge", True, 0.0, None, 0.5, 1.0) for name in "ab"} | {"c": CONTROL}
 
 
-def told(node: str, crossed: int, crossing: int = 0, sending: int = 0) -> Progress:
+def sent_by(node: str, crossed: int, crossing: int = 0, sending: int = 0) -> Progress:
     return Progress(node, 1, 0, 0.0, crossed=crossed, crossing=crossing, sending=sending)
 
 
@@ -60,7 +60,9 @@ def test_every_byte_is_on_the_bill_once(happens: Sequence[tuple[str, str, int]])
             total[node] += counted[node]
         elif what == "leader changes":
             bill = stored(published)
-        bill = usage.with_traffic(bill, [told(name, sent) for name, sent in counted.items()], "ab")
+        bill = usage.with_traffic(
+            bill, [sent_by(name, sent) for name, sent in counted.items()], "ab"
+        )
         published = published if what in ("sends", "leader changes") else bill
     assert {name: bill[name].crossed for name in "ab"} == total
     spent = usage.split(bill.values(), HOUR)
@@ -72,7 +74,7 @@ def test_every_byte_is_on_the_bill_once(happens: Sequence[tuple[str, str, int]])
     st.floats(0.0, 1e6),
 )
 def test_the_bill_is_the_sum_of_its_parts(sent: Sequence[tuple[int, int]], now: float) -> None:
-    nodes = [told(name, *numbers) for name, numbers in zip("ab", sent, strict=True)]
+    nodes = [sent_by(name, *numbers) for name, numbers in zip("ab", sent, strict=True)]
     bill = usage.with_traffic(BILL, nodes, "ab")
     cost = usage.cost("demo", bill, None, now, None)
     report = ledger.report([], None, Job("running", 0.0), [], [], tuple(bill.values()), now)
@@ -86,17 +88,17 @@ def test_the_bill_is_the_sum_of_its_parts(sent: Sequence[tuple[int, int]], now: 
     assert usage.money(bill.values(), now).spent == pytest.approx(cost.total_usd)
     before = usage.cost("demo", BILL, None, now, None)
     assert cost.cost_usd == before.cost_usd, "workers cost what they cost"
-    parts = {
+    told = {
         sample.labels: sample.value
         for sample in job_metrics.samples(PublishedFacts("demo", report=report))
         if sample.metric is job_metrics.COST
     }
-    assert sum(parts.values()) == pytest.approx(cost.total_usd)
+    assert sum(told.values()) == pytest.approx(cost.total_usd)
 
 
 def test_a_limit_of_the_cost_sees_traffic() -> None:
     """378 GB an hour and node are more than what the nodes themselves cost."""
-    seen = [told(name, 100 * int(GB), 105_000_000) for name in "ab"]
+    seen = [sent_by(name, 100 * int(GB), 105_000_000) for name in "ab"]
     bill = usage.with_traffic(BILL, seen, "ab")
     money = usage.money(bill.values(), HOUR)
     assert money.spent == pytest.approx(1.1 + 2 * 100 * TRAFFIC_USD)
@@ -112,7 +114,9 @@ def test_a_limit_of_the_cost_sees_traffic() -> None:
 
 
 def test_who_does_not_train_or_is_gone_sends_nothing_now() -> None:
-    bill = usage.with_traffic(BILL, [told("a", 5, 9), told("b", 5, 9), told("x", 5, 9)], "a")
+    bill = usage.with_traffic(
+        BILL, [sent_by("a", 5, 9), sent_by("b", 5, 9), sent_by("x", 5, 9)], "a"
+    )
     assert [bill[name].crossing for name in "ab"] == [9, 0]
     gone = usage.closed(bill, HOUR)
     assert usage.split(gone.values(), HOUR).traffic.per_hour == 0.0
@@ -122,27 +126,28 @@ def test_who_does_not_train_or_is_gone_sends_nothing_now() -> None:
 def test_traffic_of_nodes_without_a_price_has_none() -> None:
     """As on Kubernetes, where nobody says what nodes cost."""
     free = {"a": replace(BILL["a"], usd_per_hour=0.0, on_demand_usd_per_hour=0.0)}
-    bill = usage.with_traffic(free, [told("a", 10**12)], "a")
+    bill = usage.with_traffic(free, [sent_by("a", 10**12)], "a")
     assert not usage.cost("demo", bill, None, HOUR, None).is_priced
 
 
 def test_a_leader_counts_what_nodes_tell_and_what_they_exchange() -> None:
     members = tuple(Member(name, f"{name}-1", at, "", "z", 1) for at, name in enumerate("ab"))
+    round_ = Round(1, "r", "started", members, "start", "")
     records = Records(
         nodes={name: Node(name, f"{name}-1", "", "z", Fingerprint()) for name in "ab"},
-        round=Round(1, "r", "started", members, "start", ""),
-        progress={"a": told("a", 7, 3, 10**9), "b": told("b", 0, 0, 2 * 10**9)},
+        round=round_,
+        progress={"a": sent_by("a", 7, 3, 10**9), "b": sent_by("b", 0, 0, 2 * 10**9)},
     )
     first = LeaderState.first(CONFIG, GroupNames("spot", "on-demand"), 1.0)
     state = replace(first, view=replace(first.view, bill=BILL)).counted(records, 2.0)
     assert (state.view.bill["a"].crossed, state.view.bill["a"].crossing) == (7, 3)
-    pausing = replace(records, round=replace(records.round, phase="proposed"))
+    pausing = replace(records, round=replace(round_, phase="proposed"))
     state = state.counted(pausing, 3.0)
     assert (state.view.bill["a"].crossed, state.view.bill["a"].crossing) == (7, 0)
 
 
 def test_the_costs_that_people_see_name_it() -> None:
-    bill = usage.with_traffic(BILL, [told("a", 10**12)], "a")
+    bill = usage.with_traffic(BILL, [sent_by("a", 10**12)], "a")
     found = rows.costs(usage.cost("demo", bill, None, 1.0, None))
     row = next(row for row in found if row.name == "Traffic")
     assert row.so_far == "$20.00"
