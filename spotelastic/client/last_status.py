@@ -68,4 +68,6 @@ def last_report(stored: Report, status: Status, cost: Cost) -> Report:
         control_usd_per_hour=cost.control_usd_per_hour,
         total_usd=cost.total_usd,
         total_usd_per_hour=cost.total_usd_per_hour,
+        traffic_usd=cost.traffic_usd,
+        traffic_usd_per_hour=cost.traffic_usd_per_hour,
     )

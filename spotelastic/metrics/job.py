@@ -93,7 +93,7 @@ COMMITS = _count("commits", "Checkpoints that were committed.")
 STEPS = _count("steps", "Steps that were executed, repeats included.")
 GOODPUT = _job("job_goodput_ratio", "Share of the time that went into steps that count.")
 NODE_SECONDS = _count("node_seconds", "Time of worker nodes that was paid for.")
-COST = _count("cost_dollars", "What the cluster has cost, by part: workers or control.", "part")
+COST = _count("cost_dollars", "What the cluster has cost: workers, control, traffic.", "part")
 ON_DEMAND_COST = _count("on_demand_cost_dollars", "What the workers had cost on demand.")
 PRICE = _job("price_dollars_per_hour", "What runs now costs an hour, by part.", "part")
 COST_LIMIT = _job("cost_limit_dollars", "The limit of the total cost (--max-cost).")
@@ -143,9 +143,11 @@ def _of_report(report: Report) -> Iterator[Sample]:
     yield NODE_SECONDS.sample(report.node_hours * 3600)
     yield COST.sample(report.cost_usd, "workers")
     yield COST.sample(report.control_usd, "control")
+    yield COST.sample(report.traffic_usd, "traffic")
     yield ON_DEMAND_COST.sample(report.on_demand_usd)
     yield PRICE.sample(report.usd_per_hour, "workers")
     yield PRICE.sample(report.control_usd_per_hour, "control")
+    yield PRICE.sample(report.traffic_usd_per_hour, "traffic")
 
 
 def _of_spec(spec: JobSpec) -> Iterator[Sample]:

@@ -86,6 +86,12 @@ class Progress:
     """Seconds that the node's workers took to restore in this round; 0: they have not."""
     restored_from: str = ""
     """Where that came from: memory, replica or store."""
+    crossed: int = 0
+    """Bytes that the node has sent to nodes in other zones since its agent's start."""
+    crossing: int = 0
+    """Bytes a second that it sends to nodes in other zones."""
+    sending: int = 0
+    """Bytes a second that it sends to all other nodes; 0: not measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,6 +327,10 @@ class Report:
     """What a step that was made again has shown; None: none was."""
     proof: Rehearsal | None = None
     """What the first commit has shown when it was read back; None: it was not yet."""
+    traffic_usd: float = 0.0
+    """What the nodes have sent to other zones cost so far."""
+    traffic_usd_per_hour: float = 0.0
+    """What they send to other zones now costs an hour."""
 
     @property
     def is_priced(self) -> bool:
@@ -330,7 +340,9 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a cluster costs, in US dollars: all that AWS bills by the hour."""
+    """What a cluster costs, in US dollars: all that AWS bills by the hour, and what nodes send to
+    other zones.
+    """
 
     name: str
     usd_per_hour: float
@@ -361,6 +373,10 @@ class Cost:
     """What all that runs now costs an hour."""
     total_usd: float = 0.0
     """What the whole cluster cost so far."""
+    traffic_usd: float = 0.0
+    """What the nodes have sent to other zones cost so far."""
+    traffic_usd_per_hour: float = 0.0
+    """What they send to other zones now costs an hour."""
 
     @property
     def is_priced(self) -> bool:

@@ -17,6 +17,7 @@ from spotelastic.controller.model.observation import (
     EndJobAtOnce,
     EndMachine,
     Forget,
+    Money,
     Observation,
     Remove,
     Replace,
@@ -103,11 +104,7 @@ class SimulatedController:
             group=groups[GROUPS.spot],
             on_demand=groups[GROUPS.on_demand],
             short_since=self._short(len(there)),
-            money=replace(
-                usage.money(self.bill.values(), now),
-                spot=self._scenario.machines.spot_usd,
-                on_demand=self._scenario.machines.on_demand_usd,
-            ),
+            money=self._money(now),
             failed=dict(remembered.failed),
             moved_at=remembered.moved_at,
             zones_left=dict(remembered.zones_left),
@@ -122,6 +119,13 @@ class SimulatedController:
             messages=tuple(market.messages.values()),
             handled=frozenset(self._handled),
         )
+
+    def _money(self, now: float) -> Money:
+        """Return what the job has cost; only its limit asks for that, and a bill is long."""
+        limited = self._scenario.capacity.max_cost is not None
+        spent = usage.money(self.bill.values(), now) if limited else Money()
+        costs = self._scenario.machines
+        return replace(spent, spot=costs.spot_usd, on_demand=costs.on_demand_usd)
 
     def _short(self, there: int) -> float | None:
         if there >= self._scenario.min_nodes:

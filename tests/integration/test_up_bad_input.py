@@ -74,6 +74,10 @@ def test_a_plan_without_an_account_has_list_prices_and_says_what_it_lacks(
     assert "worker disk, 100 GiB" in told and "worker disk, 300 GiB" in planned("--disk", "300")
     found = json.loads(planned("--json"))
     assert found["instance_types"] == ["g4dn.xlarge"] and found["usd_per_hour_at_min"] > 0.5
+    many = planned("--max", "8", "--instance-types", "p4d.24xlarge", "--zones", "spread")
+    assert "NAT gateway" in many and "EFA does not reach other zones" in many
+    addresses = next(line for line in many.splitlines() if "public IPv4 address" in line)
+    assert addresses.split()[3:5] == ["4", "4"], "three control nodes, and the gateway"
     assert "no list price here" in planned("--instance-types", "x9.huge")
     assert "--gpus: only an AWS account can tell which types" in up("--plan", "--gpus", "8")
 

@@ -125,7 +125,7 @@ def survey(
             *public_access.warnings(blocked, public=addresses[1] > 0),
             *disk_key.warnings(key),
             *filter(None, (of_disks.warning,)),
-            *(() if packed else zone_traffic.warnings(kinds, _nodes(job)[1], len(for_workers))),
+            *(() if packed else _of_traffic(job, kinds, len(for_workers))),
             *partitions.about_prices(aws.region),
         ),
         obstacles=_obstacles(aws, network, its_zones, interfaces, of_disks, bucket, key),
@@ -287,6 +287,11 @@ def _of_network(
         if known is None:
             packed, nodes = job.capacity.zones == "pack", job.settings.max_nodes
             yield from existing_vpc.shortages(network.of(its_zones), nodes, packed=packed)
+
+
+def _of_traffic(job: JobSpec, kinds: Sequence[InstanceType], zones: int) -> Iterator[str]:
+    efa = any(kind.network.efa_interfaces for kind in kinds)
+    return zone_traffic.warnings(_nodes(job)[1], zones, efa=efa)
 
 
 def _of_shared_network(

@@ -210,4 +210,5 @@ def without_account(plan: Planned) -> Iterator[str]:
     )
     yield ""
     yield f"not known without an account: {'; '.join(UNKNOWN)}"
+    yield from plan.warnings[len(UNKNOWN) :]
     yield f"would create the cluster {plan.name}; nothing was created"

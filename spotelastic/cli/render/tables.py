@@ -336,6 +336,8 @@ def _cost(report: Report) -> str:
 def _with_control(report: Report) -> str:
     total, control = dollars(report.total_usd), dollars(report.control_usd)
     text = f"in all   {total}, {control} of it for control nodes"
+    if report.traffic_usd:
+        text += f", {dollars(report.traffic_usd)} for traffic between zones"
     if report.total_usd_per_hour and report.job.state not in ENDED:
         text += f", {dollars(report.total_usd_per_hour)} an hour now"
     return text

@@ -1,14 +1,28 @@
 """Makes the plan of an `up` from list prices when no AWS account is configured."""
 
+from collections.abc import Iterator
+
 from spotelastic.aws.base.names import CONTROL_TYPE, MEMBERS
 from spotelastic.aws.compute.estimate import WORKER_DISK_GIB, Estimate, Line, estimate
 from spotelastic.aws.compute.prices import Table, shipped_table
+from spotelastic.aws.planning import zone_traffic
 from spotelastic.client.bringing_up.plan import Planned
 from spotelastic.client.config.validated_job import ValidatedJob
 from spotelastic.errors import UsageError
-from spotelastic.model.job import Settings
+from spotelastic.model.job import JobSpec, Settings
 
 GPU_FAMILIES = ("g", "p")
+SEVERAL_CARDS = frozenset(
+    {
+        "g6e.24xlarge",
+        "g6e.48xlarge",
+        "p4d.24xlarge",
+        "p4de.24xlarge",
+        "p5.48xlarge",
+        "p5en.48xlarge",
+    }
+)
+"""Types of the list with several network cards for EFA: they are in private subnets."""
 UNKNOWN = (
     "spot prices, quotas and zones",
     "whether the region has these types",
@@ -37,7 +51,10 @@ def planned(job: ValidatedJob) -> Planned:
         usd_per_hour_at_min=costs.low,
         usd_per_hour_at_max=costs.high,
         prices_of=table.date,
-        warnings=tuple(f"not known without an AWS account: {what}" for what in UNKNOWN),
+        warnings=(
+            *(f"not known without an AWS account: {what}" for what in UNKNOWN),
+            *(_of_traffic(job.spec, types[0])),
+        ),
         obstacles=(),
     )
 
@@ -54,8 +71,17 @@ def _cheapest(job: ValidatedJob, table: Table) -> str:
     return min((name for name in prices if name.startswith(GPU_FAMILIES)), key=prices.__getitem__)
 
 
+def _of_traffic(spec: JobSpec, worker: str) -> Iterator[str]:
+    """Yield what is to be known of a job in several zones: in two at least."""
+    if spec.capacity.zones == "spread":
+        efa = worker in SEVERAL_CARDS
+        yield from zone_traffic.warnings(spec.settings.max_nodes, 2, efa=efa)
+
+
 def _estimate(settings: Settings, worker: str, table: Table, disk_gib: int) -> Estimate:
     prices, nodes = table.usd_per_hour, (settings.min_nodes, settings.max_nodes)
+    private = worker in SEVERAL_CARDS
+    public = len(MEMBERS) + private
     costs = estimate(
         nodes=nodes,
         worker=worker,
@@ -63,8 +89,8 @@ def _estimate(settings: Settings, worker: str, table: Table, disk_gib: int) -> E
         control=CONTROL_TYPE,
         control_usd=prices[CONTROL_TYPE],
         controls=len(MEMBERS),
-        nat_gateways=0,
-        addresses=(nodes[0] + len(MEMBERS), nodes[1] + len(MEMBERS)),
+        nat_gateways=int(private),
+        addresses=(public, public) if private else (nodes[0] + public, nodes[1] + public),
         disk_gib=disk_gib,
     )
     first, *others = costs.lines

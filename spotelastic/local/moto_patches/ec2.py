@@ -31,10 +31,10 @@ from spotelastic.local.moto_patches.patch import Patches
 
 CONSOLE_BYTES = 64 * 2**10
 """Bytes of a console that EC2 keeps."""
-LEAST_SCORE, MOST_SCORE = 1, 9
-"""The lowest and highest placement scores that EC2 gives."""
+LEAST_SCORE, LOW_SCORE, MOST_SCORE = 1, 3, 9
+"""The lowest and highest placement scores that EC2 gives, and the highest of few types."""
 SCORED_TYPES = 3
-"""With fewer types, EC2 always gives a low score."""
+"""With fewer types, EC2 gives low scores alone."""
 LOOPBACK = ipaddress.ip_network("127.0.0.0/8")
 
 
@@ -305,7 +305,7 @@ def _install_market(patches: Patches, machines: LocalInstances, market: SpotMark
     def get_spot_placement_scores(response: Any) -> Any:
         types = response._get_param("InstanceTypes", [])
         target = response._get_int_param("TargetCapacity", 1)
-        most = MOST_SCORE if len(types) >= SCORED_TYPES else LEAST_SCORE
+        most = MOST_SCORE if len(types) >= SCORED_TYPES else LOW_SCORE
         scores = [
             {
                 "Region": response.region,

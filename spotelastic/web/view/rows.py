@@ -173,6 +173,9 @@ def costs(cost: Cost) -> Iterator[CostRow]:
         "Workers", dollars(cost.cost_usd), dollars(cost.usd_per_hour), f"{hours} node-hours"
     )
     yield CostRow("Control nodes", dollars(cost.control_usd), dollars(cost.control_usd_per_hour))
+    if cost.traffic_usd:
+        so_far, now = dollars(cost.traffic_usd), dollars(cost.traffic_usd_per_hour)
+        yield CostRow("Traffic", so_far, now, "measured, from zone to zone")
     total, per_hour = dollars(cost.total_usd), dollars(cost.total_usd_per_hour)
     yield CostRow("In all", total, per_hour, "estimated", is_total=True)
     if cost.max_cost is not None:

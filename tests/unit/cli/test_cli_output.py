@@ -75,6 +75,8 @@ def test_the_report_as_json_has_the_promised_shape() -> None:
         "control_usd_per_hour",
         "total_usd",
         "total_usd_per_hour",
+        "traffic_usd",
+        "traffic_usd_per_hour",
         "rehearsal",
         "proof",
     }
@@ -126,6 +128,12 @@ def test_the_report_has_one_row_per_interruption_and_the_bill() -> None:
     assert "$0.10 on demand (75% saved, prices of 2025-07-01); $0.0040 for interruptions" in (
         rendered(tables.report_table(priced))
     )
+
+
+def test_the_report_names_what_traffic_between_zones_has_cost() -> None:
+    spread = replace(REPORT, control_usd=1.0, total_usd=22.0, traffic_usd=20.0)
+    told = rendered(tables.report_table(spread))
+    assert "$1.00 of it for control nodes, $20.00 for traffic between zones" in told
 
 
 def test_costs_are_left_out_where_prices_are_not_known() -> None:
