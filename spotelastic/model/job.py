@@ -292,6 +292,8 @@ class JobSpec:
     """host:port of every etcd member."""
     etcd_members: tuple[str, ...] = ()
     """Names of the members, in the order of `etcd`."""
+    control_type: str = "t3.small"
+    """Instance type of the control nodes."""
     etcd_version: str = ""
     """The etcd release that control nodes install; empty: etcd is there already."""
     container: str = ""

@@ -8,7 +8,7 @@ from spotelastic.aws.artifacts.boot_artifacts import BootRelease
 from spotelastic.aws.base import account, names
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.infra_files import boot_script
-from spotelastic.aws.base.names import CLIENT_PORT, MEMBERS, Names
+from spotelastic.aws.base.names import CLIENT_PORT, MEMBERS, Names, members_of
 from spotelastic.aws.compute import instance_types, offers, worker_groups
 from spotelastic.aws.compute.estimate import DISK_MIB_S
 from spotelastic.aws.compute.images import (
@@ -165,7 +165,7 @@ def plan_of(
         "PlacedIn": placed,
         "PrivateWorkers": "yes" if private else "no",
         "ControlImage": first_image(aws, AMAZON_LINUX),
-        "ControlType": names.CONTROL_TYPE,
+        "ControlType": spec.control_type,
         "BootScript": boot_script(),
         "Boundary": spec.demands.boundary,
         "Key": spec.demands.key,
@@ -186,14 +186,14 @@ def _spec(
 ) -> JobSpec:
     """Return the job with what the account adds to it."""
     job, its = request.job, Names(request.name)
-    etcd = tuple(f"{host}:{CLIENT_PORT}" for host in network["MemberAddresses"].split(","))
+    etcd = tuple(f"{host}:{CLIENT_PORT}" for host in zones.given(network["MemberAddresses"]))
     return replace(
         job,
         run=run,
         settings=replace(job.settings, workers=job.settings.workers or kind.workers),
         storage=f"s3://{bucket}/{run}/checkpoints",
         etcd=etcd,
-        etcd_members=MEMBERS,
+        etcd_members=MEMBERS[: len(etcd)],
         etcd_version=request.etcd.version if request.etcd else "",
         log_group=its.log_group,
         queue=its.queue,
@@ -285,31 +285,32 @@ def _network(
     """Return the parameters of the network; those of an existing cluster stay."""
     if known is not None and not _starts_anew(known):
         return _kept_network(request, known)
-    types, control = request.job.instance_types, names.CONTROL_TYPE
-    if request.job.vpc:
-        its = existing_vpc.look(aws, request.job.vpc, request.job.subnets)
-        offered = existing_vpc.within(its, offered, types, control)
-        chosen = zones.choose(offered, types, control, aws.region)
+    job, controls = request.job, len(members_of(request.job))
+    wanted = job.instance_types, job.control_type, aws.region, controls
+    if job.vpc:
+        its = existing_vpc.look(aws, job.vpc, job.subnets)
+        offered = existing_vpc.within(its, offered, job.instance_types, job.control_type, controls)
+        chosen = zones.choose(offered, *wanted)
         subnets = its.of(chosen)
-        members = existing_vpc.member_addresses(aws, subnets[: len(MEMBERS)], request.name)
+        members = existing_vpc.member_addresses(aws, subnets[:controls], request.name)
         return _NETWORK | {
-            "GivenVpc": request.job.vpc,
+            "GivenVpc": job.vpc,
             "GivenSubnets": zones.padded([subnet.id for subnet in subnets]),
             "SubnetCidrs": zones.padded(()),
             "PrivateCidrs": zones.padded(()),
             "Zones": zones.padded(chosen),
-            "MemberAddresses": ",".join(members),
+            "MemberAddresses": zones.padded(members, len(MEMBERS)),
         }
-    chosen = zones.choose(offered, types, control, aws.region)
+    chosen = zones.choose(offered, *wanted)
     if private:
         return _own_network(aws, request, chosen)
     found = shared or shared_network.look(aws)
     if found is not None and (shared is not None or set(chosen) <= set(found.zones)):
         inside = {zone: offered[zone] for zone in found.zones if zone in offered}
-        chosen = zones.choose(inside, types, control, aws.region)
+        chosen = zones.choose(inside, *wanted)
     else:
         found = shared_network.planned(aws, request.network, chosen)
-    return shared_network.parameters(aws, found, chosen, request.name)
+    return shared_network.parameters(aws, found, chosen, request.name, controls)
 
 
 def _kept_network(request: ClusterSpec, known: Mapping[str, Any]) -> dict[str, str]:
@@ -339,14 +340,15 @@ def _own_network(aws: Aws, request: ClusterSpec, chosen: Sequence[str]) -> dict[
     """
     # All nodes may be in one zone. Each has one address, however many network cards it has.
     size = names.block_size(request.job.settings.max_nodes)
-    free = names.addresses(request.network, shared_network.networks(aws), len(chosen), size)
+    taken, controls = shared_network.networks(aws), len(members_of(request.job))
+    free = names.addresses(request.network, taken, len(chosen), size, controls)
     return _NETWORK | {
         "GivenSubnets": zones.padded(()),
         "SubnetCidrs": zones.padded(free.subnets),
         "PrivateCidrs": zones.padded(free.private),
         "Zones": zones.padded(chosen),
         "Cidr": free.block,
-        "MemberAddresses": ",".join(free.members),
+        "MemberAddresses": zones.padded(free.members, len(MEMBERS)),
     }
 
 
@@ -423,5 +425,5 @@ def _prefixes(folder: str) -> tuple[str, ...]:
 
 
 def _offers(aws: Aws, request: ClusterSpec) -> zones.Offers:
-    wanted = {*request.job.instance_types, names.CONTROL_TYPE}
+    wanted = {*request.job.instance_types, request.job.control_type}
     return offers.zones(aws, wanted)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from spotelastic.aws.base import partitions
 from spotelastic.aws.base.clients import DENIED, Aws, Rejected
-from spotelastic.aws.base.names import CONTROL_TYPE, MEMBERS, SHARED_NETWORK
+from spotelastic.aws.base.names import SHARED_NETWORK, members_of
 from spotelastic.aws.compute import instance_types, offers, quotas
 from spotelastic.aws.compute.estimate import Estimate, Line, estimate
 from spotelastic.aws.compute.images import find_root_disk, find_workers_image
@@ -38,6 +38,13 @@ from spotelastic.model.job import JobSpec
 ANY_TYPE = Requirement()
 SHARED_NETWORK_MADE = f"the network that all clusters share ({SHARED_NETWORK}; free, and stays)"
 """What a plan calls the network where it is not there yet."""
+
+ALONE = (
+    "one control node: while it is away training goes on, but no node can join or be replaced "
+    "until its group has started another one and etcd is back, from its disk or else from the "
+    "newest snapshot in the bucket: some minutes, or as long as its zone is away"
+)
+"""The promise of `--control 1`, which a plan states."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +95,14 @@ def survey(
     kinds, options, (fatal, short) = _types(aws, job, requirement, known)
     _check_container(job, kinds)
     network = existing_vpc.look(aws, job.vpc, job.subnets) if job.vpc else None
-    its_zones, for_workers = _zones(aws, names_of(kinds), network)
+    its_zones, for_workers = _zones(aws, job, names_of(kinds), network)
     packed = job.capacity.zones == "pack"
     ranking = _ranking(aws, job, for_workers, names_of(kinds)) if packed else ()
     interfaces = len(choose_interfaces([kind.network for kind in kinds]))
     listed = PriceList(aws)
     first = (ranking[0].name,) if ranking else for_workers
     price = _price(aws, kinds[0].name, first, listed)
-    addresses = _addresses(_nodes(job), interfaces, network, its_zones)
+    addresses = _addresses(job, interfaces, network, its_zones)
     nat_gateways = existing_vpc.gateways(interfaces, job.vpc)
     private, shared = interfaces > 1 and network is None, None
     blocked = public_access.mode(aws) if known is None else public_access.OFF
@@ -114,12 +121,17 @@ def survey(
         estimate=_estimate(job, kinds[0].name, price, listed, nat_gateways, addresses, size),
         resources=(
             *cloudformation.summary(
-                len(its_zones), private=private, placed=placed, moving=job.regions is not None
+                len(its_zones),
+                private=private,
+                placed=placed,
+                moving=job.regions is not None,
+                alone=_is_alone(job),
             ),
             *(() if private or network or shared else (SHARED_NETWORK_MADE,)),
         ),
         warnings=(
             *short,
+            *((ALONE,) if _is_alone(job) else ()),
             *_of_network(job, network, its_zones, known),
             *_of_shared_network(job, shared, its_zones),
             *public_access.warnings(blocked, public=addresses[1] > 0),
@@ -148,6 +160,11 @@ def _obstacles(
     found = () if network is None else existing_vpc.obstacles(network, its_zones, interfaces)
     in_bucket = encryption_key.bucket_obstacle(aws, bucket, key) if bucket else ""
     return tuple(filter(None, (*found, of_disks.obstacle, in_bucket)))
+
+
+def _is_alone(job: JobSpec) -> bool:
+    """Whether the cluster has one control node."""
+    return len(members_of(job)) == 1
 
 
 def _refuse(shortages: Sequence[str]) -> None:
@@ -249,29 +266,30 @@ def _shortages(
         told.append(spot.text)
     if on_demand.had < on_demand.wanted and not refusal:
         told.append(f"--on-demand: {on_demand.text}")
-    if known is None and (short := _controls(aws, allowed)):
+    if known is None and (short := _controls(aws, allowed, job)):
         fatal.append(f"too few control nodes: {short}")
     return fatal, told
 
 
-def _controls(aws: Aws, allowed: Quotas) -> str:
+def _controls(aws: Aws, allowed: Quotas, job: JobSpec) -> str:
     """Return why the quota allows too few control nodes; "" if it allows enough."""
-    (control,) = instance_types.describe(aws, [CONTROL_TYPE])
+    control, wanted = instance_types.control(aws, job.control_type), len(members_of(job))
     left = allowed.allowance(control.name, spot=False)
-    if left is None or left.instances(control) >= len(MEMBERS):
+    if left is None or left.instances(control) >= wanted:
         return ""
-    return left.describe(control, len(MEMBERS))
+    return left.describe(control, wanted) + quotas.instead(left, control)
 
 
 def _zones(
-    aws: Aws, names: tuple[str, ...], network: Network | None
+    aws: Aws, job: JobSpec, names: tuple[str, ...], network: Network | None
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return all zones of the cluster, and those for workers."""
-    offered: zones.Offers = offers.zones(aws, (*names, CONTROL_TYPE))
+    control, controls = job.control_type, len(members_of(job))
+    offered: zones.Offers = offers.zones(aws, (*names, control))
     within = offered
     if network is not None:
-        within = existing_vpc.within(network, offered, names, CONTROL_TYPE)
-    chosen = zones.choose(within, names, CONTROL_TYPE, aws.region)
+        within = existing_vpc.within(network, offered, names, control, controls)
+    chosen = zones.choose(within, names, control, aws.region, controls)
     return chosen, zones.with_workers(offered, chosen, names)
 
 
@@ -285,8 +303,12 @@ def _of_network(
     if network is not None:
         yield from existing_vpc.warnings(network, its_zones)
         if known is None:
-            packed, nodes = job.capacity.zones == "pack", job.settings.max_nodes
-            yield from existing_vpc.shortages(network.of(its_zones), nodes, packed=packed)
+            yield from existing_vpc.shortages(
+                network.of(its_zones),
+                job.settings.max_nodes,
+                packed=job.capacity.zones == "pack",
+                controls=len(members_of(job)),
+            )
 
 
 def _of_shared_network(
@@ -317,9 +339,9 @@ def _estimate(
         nodes=_nodes(job),
         worker=worker,
         worker_usd=price,
-        control=CONTROL_TYPE,
-        control_usd=listed.on_demand(CONTROL_TYPE),
-        controls=len(MEMBERS),
+        control=job.control_type,
+        control_usd=listed.on_demand(job.control_type),
+        controls=len(members_of(job)),
         nat_gateways=nat_gateways,
         addresses=addresses,
         disk_gib=disk_gib,
@@ -338,18 +360,18 @@ def _with_base(usual: Estimate, base: int, usd: float) -> Estimate:
 
 
 def _addresses(
-    nodes: tuple[int, int], interfaces: int, network: Network | None, chosen: tuple[str, ...]
+    job: JobSpec, interfaces: int, network: Network | None, chosen: tuple[str, ...]
 ) -> tuple[int, int]:
     """Return the numbers of public addresses at --min and --max.
 
     AWS gives none to instances with several network cards, which use a NAT gateway.
     """
-    low, high = nodes
+    (low, high), controls = _nodes(job), len(members_of(job))
     if network is None:
-        fixed, each = len(MEMBERS) + int(interfaces > 1), int(interfaces <= 1)
+        fixed, each = controls + int(interfaces > 1), int(interfaces <= 1)
     else:
         subnets = network.of(chosen)
-        fixed = sum(subnet.public for subnet in subnets[: len(MEMBERS)])
+        fixed = sum(subnet.public for subnet in subnets[:controls])
         each = int(interfaces <= 1 and any(subnet.public for subnet in subnets))
     return fixed + low * each, fixed + high * each
 

@@ -1,12 +1,12 @@
 """Makes the plan of an `up` from list prices when no AWS account is configured."""
 
-from spotelastic.aws.base.names import CONTROL_TYPE, MEMBERS
+from spotelastic.aws.base.names import members_of
 from spotelastic.aws.compute.estimate import WORKER_DISK_GIB, Estimate, Line, estimate
 from spotelastic.aws.compute.prices import Table, shipped_table
 from spotelastic.client.bringing_up.plan import Planned
 from spotelastic.client.config.validated_job import ValidatedJob
 from spotelastic.errors import UsageError
-from spotelastic.model.job import Settings
+from spotelastic.model.job import JobSpec
 
 GPU_FAMILIES = ("g", "p")
 UNKNOWN = (
@@ -25,7 +25,7 @@ def planned(job: ValidatedJob) -> Planned:
     table = shipped_table()
     types = job.spec.instance_types or (_cheapest(job, table),)
     disk = job.config.disk or WORKER_DISK_GIB
-    costs = _estimate(job.spec.settings, types[0], table, disk)
+    costs = _estimate(job.spec, types[0], table, disk)
     return Planned(
         name=job.name,
         is_up=False,
@@ -54,17 +54,18 @@ def _cheapest(job: ValidatedJob, table: Table) -> str:
     return min((name for name in prices if name.startswith(GPU_FAMILIES)), key=prices.__getitem__)
 
 
-def _estimate(settings: Settings, worker: str, table: Table, disk_gib: int) -> Estimate:
-    prices, nodes = table.usd_per_hour, (settings.min_nodes, settings.max_nodes)
+def _estimate(job: JobSpec, worker: str, table: Table, disk_gib: int) -> Estimate:
+    prices, nodes = table.usd_per_hour, (job.settings.min_nodes, job.settings.max_nodes)
+    controls = len(members_of(job))
     costs = estimate(
         nodes=nodes,
         worker=worker,
         worker_usd=prices.get(worker, 0.0),
-        control=CONTROL_TYPE,
-        control_usd=prices[CONTROL_TYPE],
-        controls=len(MEMBERS),
+        control=job.control_type,
+        control_usd=prices.get(job.control_type, 0.0),
+        controls=controls,
         nat_gateways=0,
-        addresses=(nodes[0] + len(MEMBERS), nodes[1] + len(MEMBERS)),
+        addresses=(nodes[0] + controls, nodes[1] + controls),
         disk_gib=disk_gib,
     )
     first, *others = costs.lines

@@ -10,7 +10,14 @@ from pathlib import Path
 from spotelastic import validation
 from spotelastic.aws.artifacts import code_archive
 from spotelastic.aws.base.demands import boundary, read_tags
-from spotelastic.aws.base.names import CLIENT_PORT, PEER_PORT, Names
+from spotelastic.aws.base.names import (
+    CLIENT_PORT,
+    CONTROL_TYPE,
+    MEMBERS,
+    PEER_PORT,
+    Names,
+    members_of,
+)
 from spotelastic.aws.planning.plan import PLACED_AND_SPREAD, ClusterSpec
 from spotelastic.aws.planning.survey import Survey
 from spotelastic.aws.planning.type_selection import Requirement
@@ -70,12 +77,15 @@ class ValidatedJob:
                 f"--lease {self.config.lease:g}: {self.name} was made with a lease of {lease:g} s: "
                 "take it down first, or choose another --name"
             )
+        self._check_control(known)
         types = self.spec.instance_types or known.instance_types
         kept = keep_deadline(self.spec.capacity, known.capacity)
         spec = replace(
             self.spec,
             capacity=kept,
             instance_types=types,
+            etcd_members=known.etcd_members,
+            control_type=known.control_type,
             vpc=known.vpc,
             subnets=known.subnets,
             settings=replace(
@@ -83,6 +93,19 @@ class ValidatedJob:
             ),
         )
         return replace(self, spec=spec)
+
+    def _check_control(self, known: JobSpec) -> None:
+        """Raise `UsageError` for other control nodes than the cluster was made with."""
+        config = self.config
+        for flag, wanted, its in (
+            ("control", config.control, len(members_of(known))),
+            ("control-type", config.control_type, known.control_type),
+        ):
+            if wanted not in (None, its):
+                raise UsageError(
+                    f"--{flag} {wanted}: {self.name} was made with {its}: take it down first, or "
+                    "choose another --name"
+                )
 
     def cluster(self, found: Survey) -> ClusterSpec:
         """Return the cluster that has the job on the nodes that the survey has chosen, with etcd as
@@ -143,6 +166,8 @@ def check(config: JobConfig, folder: Path | CodeSource) -> ValidatedJob:
         settings=settings,
         storage="",
         etcd=(),
+        etcd_members=MEMBERS[: config.control or len(MEMBERS)],
+        control_type=config.control_type or CONTROL_TYPE,
         container=config.image or "",
         instance_types=tuple(config.instance_types),
         capacity=bought,
@@ -256,6 +281,11 @@ def _check_numbers(config: JobConfig) -> None:
         raise UsageError(
             f"--lease {config.lease:g}: expected at most {LONGEST_LEASE:g} s: the other nodes wait "
             "that long for one that is gone"
+        )
+    if config.control not in (None, 1, len(MEMBERS)):
+        raise UsageError(
+            f"--control {config.control}: expected 3 or 1: etcd needs most of its members, and two "
+            "of them outlive no more than one does"
         )
     validation.at_least_one(keep_last=config.keep_last)
     if config.disk is not None:

@@ -19,7 +19,7 @@ LEFT_OUT = frozenset(
         *("spot_patience", "build_secret", "environment", "gpu_memory", "disk", "queue"),
         *("region", "regions", "region_patience", "moves_per_day", "prefer_capacity"),
         *("read", "write"),
-        *("vpc", "subnets", "tag", "permissions_boundary", "kms_key"),
+        *("vpc", "subnets", "tag", "permissions_boundary", "kms_key", "control", "control_type"),
     }
 )
 FIXED = frozenset({"storage", "bucket", "resume", "lease"})
