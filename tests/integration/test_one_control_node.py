@@ -15,10 +15,9 @@ from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.names import Names
 from spotelastic.aws.clusters import asleep, control_boot, lifecycle, teardown
 from spotelastic.aws.compute import autoscaling
-from spotelastic.aws.network import cloudformation
 from spotelastic.aws.planning.survey import ALONE, survey
-from spotelastic.cloud.model import ALIVE
 from spotelastic.clock import wall
+from spotelastic.cloud.model import ALIVE
 from spotelastic.controller.etcd import snapshots
 from spotelastic.controller.etcd.generations import Generations
 from spotelastic.errors import EnvironmentFailure, UsageError
@@ -76,7 +75,7 @@ def test_there_is_one_of_all_that_a_control_node_has(own: Own, network: str) -> 
 def test_without_a_word_there_are_three_and_what_they_lack_names_the_way_out(own: Own) -> None:
     assert len(up(own).spec.etcd) == len(control_boot.look(own.aws, NAME)) == 3
     teardown.delete(NAME, aws=own.aws)
-    with pytest.raises(UsageError, match="are in 1 .*or take one control node with --control 1"):
+    with pytest.raises(UsageError, match=r"are in 1 .*or take one control node with --control 1"):
         survey(own.aws, own.request(NAME, subnets=own.subnets[:1]).job)
     with pytest.raises(EnvironmentFailure, match="has no control nodes in us-east-1"):
         asleep.wake(own.aws, NAME)

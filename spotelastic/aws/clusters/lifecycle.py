@@ -285,8 +285,8 @@ def _workers(request: ClusterSpec, plan: LaunchPlan) -> WorkerGroups:
         spot=True,
         image=plan.image,
         bucket=plan.bucket,
-        profile="",
-        security_group="",
+        profile=plan.parameters["GivenWorkerProfile"],
+        security_group=plan.parameters["GivenGroup"],
         subnets=(),
         interfaces=plan.interfaces,
         disk=plan.disk,
@@ -310,10 +310,17 @@ def rehearsals(request: ClusterSpec, plan: LaunchPlan) -> Iterator[LaunchRehears
                 public=own and len(plan.interfaces) == 1,
             )
     its = plan.spec.control_type
-    control = replace(workers, image=plan.parameters["ControlImage"], types=(its,))
+    control = replace(
+        workers,
+        image=plan.parameters["ControlImage"],
+        types=(its,),
+        profile=plan.parameters["GivenControlProfile"],
+        disk=RootDisk(plan.parameters["ControlRoot"]),
+        interfaces=ORDINARY,
+    )
     yield LaunchRehearsal(
         f"start control nodes ({its})",
-        launch_template(replace(control, disk=RootDisk(), interfaces=ORDINARY), spot=False),
+        launch_template(control, spot=False),
         public=own,
     )
 

@@ -17,12 +17,13 @@ from spotelastic.aws.compute.images import (
     find_root_disk,
     find_workers_image,
     first_image,
+    given_image,
 )
 from spotelastic.aws.compute.instance_types import InstanceType
 from spotelastic.aws.compute.network_interfaces import Interface, choose_interfaces
 from spotelastic.aws.network import cloudformation, existing_vpc, shared_network, zones
 from spotelastic.aws.network.shared_network import SharedNetwork
-from spotelastic.aws.planning import encryption_key
+from spotelastic.aws.planning import encryption_key, given_parts
 from spotelastic.clock import wall
 from spotelastic.errors import UsageError
 from spotelastic.model.job import JobSpec
@@ -144,8 +145,9 @@ def plan_of(
             f"cluster ({', '.join(its_zones)}) offers them; take the cluster down first"
         )
     # Running nodes keep their image: another Python or torch in the same job is refused.
-    image = worker_groups.image(aws, Names(request.name)) if known is not None else ""
-    image = image or find_workers_image(aws, kind.gpus)
+    its = worker_groups.image(aws, Names(request.name)) if known is not None else ""
+    image = its or find_workers_image(aws, kind.gpus, job.demands.worker_image)
+    _check_image(aws, request, its)
     disk = _disk(aws, request, image, known)
     usual = account.default_bucket(aws)
     bucket = _bucket(request, known) or usual
@@ -164,8 +166,9 @@ def plan_of(
         "ControlNodes": _control_nodes(request, known),
         "PlacedIn": placed,
         "PrivateWorkers": "yes" if private else "no",
-        "ControlImage": first_image(aws, AMAZON_LINUX),
+        **_control_image(aws, spec.demands.control_image),
         "ControlType": spec.control_type,
+        **given_parts.profile_parameters(aws, spec),
         "BootScript": boot_script(),
         "Boundary": spec.demands.boundary,
         "Key": spec.demands.key,
@@ -241,6 +244,27 @@ def _disk(aws: Aws, request: ClusterSpec, image: str, known: Mapping[str, Any] |
             "down first, or choose another --name"
         )
     return its
+
+
+def _check_image(aws: Aws, request: ClusterSpec, its: str) -> None:
+    """Raise `UsageError` where a cluster with the image `its` is to have another one."""
+    given = request.job.demands.worker_image
+    if its and given and given_image(aws, "worker-image", given)[0] != its:
+        raise UsageError(
+            f"--worker-image {given}: nodes of {request.name} have {its}, and all of a job need the "
+            "same Python and torch: take it down first, or choose another --name"
+        )
+
+
+def _control_image(aws: Aws, given: str) -> dict[str, str]:
+    """Return the image of control nodes as the stack's parameters."""
+    usual = RootDisk().device
+    image, root = (
+        given_image(aws, "control-image", given)
+        if given
+        else (first_image(aws, AMAZON_LINUX), usual)
+    )
+    return {"ControlImage": image, "ControlRoot": root}
 
 
 def _key(aws: Aws, request: ClusterSpec, known: Mapping[str, Any] | None) -> str:

@@ -24,6 +24,7 @@ from spotelastic.aws.network.shared_network import SharedNetwork
 from spotelastic.aws.planning import (
     disk_key,
     encryption_key,
+    given_parts,
     network_quotas,
     public_access,
     type_selection,
@@ -111,8 +112,9 @@ def survey(
         shared = None if private else shared_network.look(aws)
         fatal += network_quotas.shortages(aws, int(shared is None), nat_gateways)
     _refuse(fatal)
+    told, unfit = given_parts.look(aws, job, network, bucket, key) if known is None else ((), ())
     of_disks = AccountKey() if key or known is not None else disk_key.look(aws)
-    image = find_workers_image(aws, kinds[0].gpus)
+    image = find_workers_image(aws, kinds[0].gpus, job.demands.worker_image)
     size = find_root_disk(aws, image, disk).gib if known is None else known.disk_gib
     return Survey(
         types=kinds,
@@ -123,15 +125,14 @@ def survey(
             *cloudformation.summary(
                 len(its_zones),
                 private=private,
-                placed=placed,
-                moving=job.regions is not None,
-                alone=_is_alone(job),
+                conditions=_conditions(job, placed=placed),
             ),
             *(() if private or network or shared else (SHARED_NETWORK_MADE,)),
         ),
         warnings=(
             *short,
-            *((ALONE,) if _is_alone(job) else ()),
+            *((ALONE,) if len(members_of(job)) == 1 else ()),
+            *told,
             *_of_network(job, network, its_zones, known),
             *_of_shared_network(job, shared, its_zones),
             *public_access.warnings(blocked, public=addresses[1] > 0),
@@ -140,7 +141,10 @@ def survey(
             *(() if packed else zone_traffic.warnings(kinds, _nodes(job)[1], len(for_workers))),
             *partitions.about_prices(aws.region),
         ),
-        obstacles=_obstacles(aws, network, its_zones, interfaces, of_disks, bucket, key),
+        obstacles=(
+            *_obstacles(aws, network, its_zones, interfaces, of_disks, bucket, key),
+            *unfit,
+        ),
         options=options,
         ranking=ranking,
         prices_of=listed.date,
@@ -162,9 +166,17 @@ def _obstacles(
     return tuple(filter(None, (*found, of_disks.obstacle, in_bucket)))
 
 
-def _is_alone(job: JobSpec) -> bool:
-    """Whether the cluster has one control node."""
-    return len(members_of(job)) == 1
+def _conditions(job: JobSpec, *, placed: bool) -> dict[str, bool]:
+    """Return the conditions of the stack's template, but for those of a network."""
+    demands = job.demands
+    return {
+        "MakesControl": not demands.control_profile,
+        "MakesGroup": not demands.security_group,
+        "MakesWorkers": not demands.worker_profile,
+        "Moving": job.regions is not None and not demands.control_profile,
+        "Placed": placed,
+        "Three": len(members_of(job)) > 1,
+    }
 
 
 def _refuse(shortages: Sequence[str]) -> None:
@@ -241,7 +253,7 @@ def names_of(kinds: tuple[InstanceType, ...]) -> tuple[str, ...]:
 def _check_container(job: JobSpec, kinds: tuple[InstanceType, ...]) -> None:
     """Refuse a container on types without docker: every node would fail, and be paid for."""
     for kind in kinds:
-        if job.container and not kind.gpus:
+        if job.container and not kind.gpus and not job.demands.worker_image:
             raise UsageError(
                 f"--image {job.container}: nodes of {kind.name} have no docker: use types with "
                 "GPUs, whose machine image has it, or remove --image"

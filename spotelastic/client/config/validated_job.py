@@ -179,7 +179,7 @@ def check(config: JobConfig, folder: Path | CodeSource) -> ValidatedJob:
         env=env,
         secrets=dict.fromkeys(secrets, 0),
         build_secrets=dict.fromkeys(build_secrets, 0),
-        demands=AccountDemands(read_tags(config.tag), boundary(config.permissions_boundary)),
+        demands=_demands(config),
         read=variables.folders("read", config.read),
         write=variables.folders("write", config.write),
         folder=code.folder,
@@ -189,6 +189,20 @@ def check(config: JobConfig, folder: Path | CodeSource) -> ValidatedJob:
     )
     wanted = _requirement(config)
     return ValidatedJob(config, spec, code.archive, wanted, secrets, build_secrets, notify)
+
+
+def _demands(config: JobConfig) -> AccountDemands:
+    """Return what the account demands and gives. Its keys are looked up later."""
+    return AccountDemands(
+        tags=read_tags(config.tag),
+        boundary=boundary(config.permissions_boundary),
+        worker_profile=config.worker_profile or "",
+        control_profile=config.control_profile or "",
+        stack_role=config.stack_role or "",
+        security_group=config.security_group or "",
+        worker_image=config.worker_image or "",
+        control_image=config.control_image or "",
+    )
 
 
 def _notify(config: JobConfig, variables: Mapping[str, str]) -> dict[str, str]:
@@ -319,6 +333,11 @@ def _check_combination(config: JobConfig) -> None:
     if bool(config.vpc) != bool(config.subnets):
         raise UsageError(
             "an existing network needs both flags: --vpc vpc-... --subnets subnet-...,subnet-..."
+        )
+    if config.security_group and not config.vpc:
+        raise UsageError(
+            f"--security-group {config.security_group}: it is of one network: give that as well, "
+            "--vpc vpc-... --subnets subnet-...,subnet-..."
         )
     for flag in ("drill", "report", "curve"):
         if (config.detach or config.plan) and getattr(config, flag):
