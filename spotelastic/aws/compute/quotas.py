@@ -84,6 +84,15 @@ class Allowance:
         )
 
 
+def instead(left: Allowance, control: InstanceType) -> str:
+    """Return what to do without more quota where it has room for one control node alone, after the
+    advice to ask for more; "" where it has room for none (pure).
+    """
+    if not left.instances(control):
+        return ""
+    return "; or begin at once with one control node, --control 1: training goes on without it"
+
+
 class QuotaLookup(Protocol):
     """Returns what the quota leaves for a type; None if that is not known."""
 

@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator
 
-from spotelastic.aws.base.names import CONTROL_TYPE, MEMBERS
+from spotelastic.aws.base.names import members_of
 from spotelastic.aws.compute.estimate import WORKER_DISK_GIB, Estimate, Line, estimate
 from spotelastic.aws.compute.prices import Table, shipped_table
 from spotelastic.aws.planning import zone_traffic
 from spotelastic.client.bringing_up.plan import Planned
 from spotelastic.client.config.validated_job import ValidatedJob
 from spotelastic.errors import UsageError
-from spotelastic.model.job import JobSpec, Settings
+from spotelastic.model.job import JobSpec
 
 GPU_FAMILIES = ("g", "p")
 SEVERAL_CARDS = frozenset(
@@ -39,7 +39,7 @@ def planned(job: ValidatedJob) -> Planned:
     table = shipped_table()
     types = job.spec.instance_types or (_cheapest(job, table),)
     disk = job.config.disk or WORKER_DISK_GIB
-    costs = _estimate(job.spec.settings, types[0], table, disk)
+    costs = _estimate(job.spec, types[0], table, disk)
     return Planned(
         name=job.name,
         is_up=False,
@@ -78,17 +78,17 @@ def _of_traffic(spec: JobSpec, worker: str) -> Iterator[str]:
         yield from zone_traffic.warnings(spec.settings.max_nodes, 2, efa=efa)
 
 
-def _estimate(settings: Settings, worker: str, table: Table, disk_gib: int) -> Estimate:
-    prices, nodes = table.usd_per_hour, (settings.min_nodes, settings.max_nodes)
-    private = worker in SEVERAL_CARDS
-    public = len(MEMBERS) + private
+def _estimate(job: JobSpec, worker: str, table: Table, disk_gib: int) -> Estimate:
+    prices, nodes = table.usd_per_hour, (job.settings.min_nodes, job.settings.max_nodes)
+    private, controls = worker in SEVERAL_CARDS, len(members_of(job))
+    public = controls + private
     costs = estimate(
         nodes=nodes,
         worker=worker,
         worker_usd=prices.get(worker, 0.0),
-        control=CONTROL_TYPE,
-        control_usd=prices[CONTROL_TYPE],
-        controls=len(MEMBERS),
+        control=job.control_type,
+        control_usd=prices.get(job.control_type, 0.0),
+        controls=controls,
         nat_gateways=int(private),
         addresses=(public, public) if private else (nodes[0] + public, nodes[1] + public),
         disk_gib=disk_gib,

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from functools import cache
 
 from spotelastic.client.config.option import ConfigField, config_fields, said
+from spotelastic.client.config.panels import NETWORK
 from spotelastic.client.kubernetes.pod_config import PodConfig
 
 LEFT_OUT = frozenset(
@@ -18,8 +19,8 @@ LEFT_OUT = frozenset(
         *("local", "notify", "max_price", "max_cost", "keep_failed", "placement", "on_demand"),
         *("spot_patience", "build_secret", "environment", "gpu_memory", "disk", "queue"),
         *("region", "regions", "region_patience", "moves_per_day", "prefer_capacity"),
-        *("read", "write"),
-        *("vpc", "subnets", "tag", "permissions_boundary", "kms_key"),
+        *("read", "write", "mount"),
+        *("control", "control_type"),
     }
 )
 FIXED = frozenset({"storage", "bucket", "resume", "lease"})
@@ -66,7 +67,9 @@ def camel(name: str) -> str:
 def fields() -> Mapping[str, ConfigField]:
     """Return the options by their names in a resource."""
     return {
-        camel(field.name): field for field in config_fields(PodConfig) if field.name not in LEFT_OUT
+        camel(field.name): field
+        for field in config_fields(PodConfig)
+        if field.name not in LEFT_OUT and field.panel != NETWORK
     }
 
 

@@ -41,3 +41,86 @@ class NetworkOptions:
     kms_key: str | None = option(
         None, "KMS key of disks, parameters and logs on AWS.", CLUSTER, NETWORK, metavar="KEY"
     )
+    data_key: Sequence[str] = option(
+        (),
+        "KMS keys of the buckets of --read and --write, where they are not --kms-key.",
+        UP,
+        NETWORK,
+        metavar="ARN[,A...]",
+        commas=True,
+        stored=lambda job: ",".join(job.demands.data_keys),
+    )
+    worker_profile: str | None = option(
+        None,
+        "Instance profile of workers that the account has, with its role; none is made then.",
+        UP,
+        NETWORK,
+        metavar="PROFILE",
+        stored=lambda job: job.demands.worker_profile,
+    )
+    control_profile: str | None = option(
+        None,
+        "The same of control nodes.",
+        UP,
+        NETWORK,
+        metavar="PROFILE",
+        stored=lambda job: job.demands.control_profile,
+    )
+    stack_role: str | None = option(
+        None,
+        "Role that the account has for CloudFormation to delete clusters with.",
+        UP,
+        NETWORK,
+        metavar="ARN",
+        stored=lambda job: job.demands.stack_role,
+    )
+    security_group: str | None = option(
+        None,
+        "Security group of --vpc for all nodes; none is made then.",
+        CLUSTER,
+        NETWORK,
+        metavar="SG",
+    )
+    proxy: str | None = option(
+        None,
+        "Proxy by which nodes in --vpc reach the internet, from their boot on.",
+        UP,
+        NETWORK,
+        metavar="URL",
+        stored=lambda job: job.demands.proxy,
+    )
+    no_proxy: Sequence[str] = option(
+        (),
+        "What they reach without it, besides their own network and its endpoints.",
+        UP,
+        NETWORK,
+        metavar="HOST[,H...]",
+        commas=True,
+        stored=lambda job: ",".join(job.demands.no_proxy),
+    )
+    index_url: str | None = option(
+        None,
+        "Package index from which nodes install.",
+        UP,
+        NETWORK,
+        metavar="URL",
+        shown_default="PyPI",
+        stored=lambda job: job.demands.index_url,
+    )
+    worker_image: str | None = option(
+        None,
+        "Machine image of workers, or the parameter that names it.",
+        CLUSTER,
+        NETWORK,
+        metavar="AMI",
+        shown_default="AWS's",
+    )
+    control_image: str | None = option(
+        None,
+        "Machine image of control nodes, or the parameter that names it.",
+        UP,
+        NETWORK,
+        metavar="AMI",
+        shown_default="Amazon Linux's",
+        stored=lambda job: job.demands.control_image,
+    )
