@@ -458,7 +458,11 @@ def _(event: events.WorkersReleased, local: NodeState, now: float) -> NodeState:
 def _(event: events.Stepped, local: NodeState, now: float) -> NodeState:
     kept = (*local.reports.points, *event.points)[-POINTS_KEPT:]
     step = event.points[-1].step if event.points else local.reports.step
-    return _reports(local, points=kept, step=step)
+    bad = local.reports.not_finite
+    for point in event.points:
+        if point.loss is not None:
+            bad = 0 if math.isfinite(point.loss) else bad or point.step
+    return _reports(local, points=kept, step=step, not_finite=bad)
 
 
 @after.register

@@ -39,6 +39,10 @@ def progress(node: str, local: NodeState, status: DaemonStatus, now: float, quie
         replica_time=round(status.replica_time, 3),
         restore_time=round(status.restore_time, 6),
         restored_from=status.restored_from,
+        total=max((w.total for w in status.workers), default=0),
+        samples=sum(w.samples for w in status.workers),
+        not_finite=local.reports.not_finite,
+        unsaved=status.error,
     )
 
 

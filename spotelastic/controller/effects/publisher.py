@@ -244,6 +244,8 @@ class Publisher:
             account.fates,
             account.short_since,
             account.held,
+            account.bill.values(),
+            account.spec.linger if account.spec is not None else None,
         )
         self._shows(PublishedFacts(cluster, made, self._made, account.records.events, account.spec))
         before, age = self._status, now - self._status_at
@@ -259,15 +261,17 @@ class Publisher:
 
 
 def _same(one: Status, other: Status) -> bool:
-    """Whether two statuses say the same. Messages about other clusters' instances do not count."""
-    return replace(one, at=other.at, messages=other.messages) == other
+    """Whether two statuses say the same. Messages about other clusters' instances do not count,
+    and what is spent grows by itself.
+    """
+    return replace(one, at=other.at, messages=other.messages, usd=other.usd) == other
 
 
 def _standing(status: Status) -> Status:
     """Return the status without the training's progress."""
-    return replace(
-        status, at=0.0, step=0, loss=None, step_time=0.0, upload=None, messages={}, replica=0
-    )
+    progress = {"step": 0, "loss": None, "step_time": 0.0, "samples_per_second": 0.0, "pace": 0.0}
+    rest = {"at": 0.0, "upload": None, "messages": {}, "replica": 0, "usd": 0.0}
+    return replace(status, **progress, **rest)
 
 
 def _report(account: Account, now: float) -> Report:

@@ -47,7 +47,9 @@ def test_a_step_that_was_made_again(outcome: str) -> None:
     differs = outcome == "different"
     figure = ("Steps made again", "differ" if differs else "the same", "step 2, 3 ranks")
     assert figure in [(each.name, each.value, each.note) for each in view.figures]
-    assert view.warnings == (("step 2:\n  lr is <0.1>.",) if differs else ())
+    told_first = view.headline.line if view.headline is not None else None
+    assert told_first == ("step 2:\n  lr is <0.1>." if differs else None)
+    assert view.tone == ("bad" if differs else "good")
     (row,) = (row for row in view.events if row.kind == "rehearsed")
     assert row.weight == ("alert" if differs else "detail")
     assert ("lr is &lt;0.1&gt;." in report_page(view)) is differs
@@ -79,16 +81,19 @@ def test_a_cluster_that_boots_has_nothing_to_show_yet() -> None:
 
 
 def test_what_is_not_as_it_should_be_is_said() -> None:
-    late = cluster_view(PUBLISHED, STATUS.at + 90)
-    assert late.warnings == (
+    silent = (
         "No controller has reported for 1 min 30 s. Training goes on without one, but no node is "
-        "bought or replaced.",
+        "bought or replaced."
     )
+    late = cluster_view(PUBLISHED, STATUS.at + 90)
+    assert (late.headline is not None and late.headline.line, late.tone) == (silent, "warn")
     short = replace(PUBLISHED, status=replace(STATUS, short_since=BEGAN + 40))
-    assert cluster_view(short, NOW).warnings == (
-        "There have been fewer nodes than wanted for 1 min 1 s.",
-    )
+    both = cluster_view(short, STATUS.at + 90)
+    assert both.headline is not None
+    assert both.headline.line == "There have been fewer nodes than wanted for 2 min 30 s."
+    assert both.warnings == (silent,)
     gone = cluster_view(replace(PUBLISHED, is_gone=True), STATUS.at + 9999)
+    assert (gone.headline, gone.tone) == (None, "good")
     assert gone.warnings == ("This cluster is gone. This is what it has left.",)
 
 
