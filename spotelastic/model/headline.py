@@ -29,6 +29,9 @@ HeadlineKind = Literal[
 ]
 KINDS: tuple[HeadlineKind, ...] = get_args(HeadlineKind)
 """What can be wrong, the worst first."""
+SHORT: HeadlineKind = "short-of-nodes"
+TROUBLE = "trouble"
+"""Kind of the events that tell when something begins to be wrong, and when that is over."""
 SHORT_FOR, SILENT_FOR = 900.0, 300.0
 """Seconds of too few nodes, and without a controller, from which on they are red."""
 
@@ -104,7 +107,7 @@ def _of_training(status: Status, now: float) -> Iterator[Headline]:
     if status.short_since is not None:
         lasts = now - status.short_since
         yield Headline(
-            "short-of-nodes",
+            SHORT,
             "red" if lasts >= SHORT_FOR else "yellow",
             f"There have been fewer nodes than wanted for {span(lasts)}.",
             f"`spotelastic events {name}` says why none comes. Other --instance-types, --zones "

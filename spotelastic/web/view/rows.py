@@ -7,6 +7,7 @@ from itertools import groupby
 from spotelastic_checkpoints.catalog.catalog import StepEntry
 
 from spotelastic.model.counting import UNPRICED, dollars, size
+from spotelastic.model.headline import TROUBLE
 from spotelastic.model.in_place import PROVEN, REHEARSED
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.progress import Cost, Event, Interruption, NodeStatus, Upload
@@ -16,6 +17,7 @@ NONE = "–"
 """Stands where something is not known, or does not apply."""
 ALERTS = frozenset(
     {"notice", "rebalance", "leave", "unhealthy", "loss", "failure", "etcd", "limit", "boot"}
+    | {TROUBLE}
 )
 """Kinds of events that tell of a fault, or of one to come."""
 MILESTONES = frozenset({"job", "stop", "restart", "scale", "down", "round"})
@@ -221,6 +223,7 @@ def event(row: Event, now: float) -> EventRow:
     unnamed = row.kind == "failure" and row.node not in row.message
     kind = InterruptionKind(str(row.data.get("kind", "")))
     asked = row.kind == "notice" and kind.is_known and kind.traits.is_asked_for
+    over = row.kind == TROUBLE and bool(row.data.get("over"))
     differs = row.kind in (REHEARSED, PROVEN) and row.data.get("outcome") == "different"
     weight = "milestone" if row.kind in MILESTONES else "detail"
     return EventRow(
@@ -228,7 +231,7 @@ def event(row: Event, now: float) -> EventRow:
         at_exactly=words.exactly(row.at),
         kind=InterruptionKind.PLANNED.traits.label if asked else words.plain(row.kind),
         message=words.plain(f"{row.node} {row.message}" if unnamed else row.message),
-        weight="alert" if (row.kind in ALERTS and not asked) or differs else weight,
+        weight="alert" if (row.kind in ALERTS and not (asked or over)) or differs else weight,
     )
 
 
