@@ -31,9 +31,11 @@ KINDS: tuple[HeadlineKind, ...] = get_args(HeadlineKind)
 """What can be wrong, the worst first."""
 SHORT: HeadlineKind = "short-of-nodes"
 TROUBLE = "trouble"
-"""Kind of the events that tell when something begins to be wrong, and when that is over."""
-SHORT_FOR, SILENT_FOR = 900.0, 300.0
-"""Seconds of too few nodes, and without a controller, from which on they are red."""
+"""Kind of the events that tell when something begins to be wrong."""
+WHEN_RED = frozenset({SHORT, "no-step"})
+"""What is put on record only where it lasts: nodes come and go, and evaluations take minutes."""
+STUCK_FOR, SHORT_FOR, SILENT_FOR = 900.0, 900.0, 300.0
+"""Seconds without a step, of too few nodes, and without a controller, from which on each is red."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,8 @@ def _of_training(status: Status, now: float) -> Iterator[Headline]:
             "run back to one of them with `checkpoint.restore(step=...)`.",
         )
     if status.quiet:
-        yield Headline("no-step", "red", status.quiet)
+        lasts = now - status.stepped_at if status.stepped_at else 0.0
+        yield Headline("no-step", "red" if lasts >= STUCK_FOR else "yellow", status.quiet)
     if silent := silence(status, now):
         is_red = status.silent_for(now) >= SILENT_FOR
         yield Headline("no-controller", "red" if is_red else "yellow", silent)

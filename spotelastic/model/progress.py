@@ -222,6 +222,8 @@ class Status:
     """
     began_at: float = 0.0
     """When the run's first step was done; 0: none was."""
+    stepped_at: float = 0.0
+    """When the newest step was done; 0: none was."""
     not_finite: int = 0
     """The step since which the loss is NaN or infinite; 0: it is not. `loss` is None then."""
     usual_loss: float | None = None

@@ -94,6 +94,7 @@ def status(
         samples_per_second=sum(each.samples for each in told) / seconds if seconds else 0.0,
         pace=training_pace.pace(records.points),
         began_at=records.points[0].at if records.points else 0.0,
+        stepped_at=last.at if last is not None else 0.0,
         not_finite=training_pace.not_finite_since(told, records.points),
         usual_loss=training_pace.usual_loss(records.points),
         unsaved=next((each.unsaved for each in told if each.unsaved and ended is None), ""),

@@ -4,15 +4,18 @@ Must never happen: something that comes and goes fills the record. It is told ag
 after it was over, at the earliest.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from spotelastic.model.headline import SHORT, TROUBLE, headlines
+from spotelastic.model.headline import SHORT, TROUBLE, WHEN_RED, HeadlineKind, headlines
 from spotelastic.model.job import ENDED
 from spotelastic.model.progress import Event, Status
 
+TROUBLE_OVER = "trouble-over"
+KINDS = (TROUBLE, TROUBLE_OVER)
+"""Kinds of these events."""
 AGAIN = 600.0
 """Seconds from its end until the same is told again."""
-OVER = {
+OVER: Mapping[HeadlineKind, str] = {
     "loss-not-finite": "the loss is finite again",
     "no-step": "steps are executed again",
     "not-committed": "checkpoints are committed again",
@@ -28,21 +31,20 @@ def entries(status: Status, events: Sequence[Event], now: float) -> Iterator[Eve
         return
     found = {each.kind: each for each in headlines(status, now)}
     for what, over in OVER.items():
-        told = [event for event in events if event.kind == TROUBLE and event.data["what"] == what]
-        begun = bool(told) and not told[-1].data["over"]
+        told = [event for event in events if event.kind in KINDS and event.data.get("what") == what]
+        lasts = bool(told) and told[-1].kind == TROUBLE
         each = found.get(what)
-        if each is not None and what == SHORT and each.colour != "red":
-            each = None  # nodes come and go
-        data = {"id": f"{what} {len(told)}", "what": what, "over": begun}
-        if begun and each is None:
-            yield Event(now, TROUBLE, over, data=data)
-        elif not begun and each is not None and (not told or now >= told[-1].at + AGAIN):
-            yield Event(
-                now, TROUBLE, each.line, data=data | {"colour": each.colour, "todo": each.todo}
-            )
+        if each is not None and what in WHEN_RED and each.colour != "red":
+            each = None
+        data = {"id": f"{what} {len(told)}", "what": what}
+        if lasts and each is None:
+            yield Event(now, TROUBLE_OVER, over, data=data)
+        elif not lasts and each is not None and (not told or now >= told[-1].at + AGAIN):
+            data |= {"colour": each.colour, "todo": each.todo}
+            yield Event(now, TROUBLE, each.line, data=data)
 
 
 def lasting(events: Sequence[Event]) -> tuple[Event, ...]:
     """Return what is on record as begun, and not as over."""
-    newest = {str(e.data["what"]): e for e in events if e.kind == TROUBLE}
-    return tuple(event for event in newest.values() if not event.data["over"])
+    newest = {str(event.data.get("what")): event for event in events if event.kind in KINDS}
+    return tuple(event for event in newest.values() if event.kind == TROUBLE)

@@ -277,9 +277,13 @@ def _same(one: Status, other: Status) -> bool:
 
 def _standing(status: Status) -> Status:
     """Return the status without the training's progress."""
-    progress = {"step": 0, "loss": None, "step_time": 0.0, "samples_per_second": 0.0, "pace": 0.0}
-    rest = {"at": 0.0, "upload": None, "messages": {}, "replica": 0, "usd": 0.0}
-    return replace(status, **progress, **rest)
+    return replace(
+        replace(status, at=0.0, step=0, loss=None, upload=None, messages={}, replica=0, usd=0.0),
+        step_time=0.0,
+        samples_per_second=0.0,
+        pace=0.0,
+        stepped_at=0.0,
+    )
 
 
 def _report(account: Account, now: float) -> Report:

@@ -223,7 +223,6 @@ def event(row: Event, now: float) -> EventRow:
     unnamed = row.kind == "failure" and row.node not in row.message
     kind = InterruptionKind(str(row.data.get("kind", "")))
     asked = row.kind == "notice" and kind.is_known and kind.traits.is_asked_for
-    over = row.kind == TROUBLE and bool(row.data.get("over"))
     differs = row.kind in (REHEARSED, PROVEN) and row.data.get("outcome") == "different"
     weight = "milestone" if row.kind in MILESTONES else "detail"
     return EventRow(
@@ -231,7 +230,7 @@ def event(row: Event, now: float) -> EventRow:
         at_exactly=words.exactly(row.at),
         kind=InterruptionKind.PLANNED.traits.label if asked else words.plain(row.kind),
         message=words.plain(f"{row.node} {row.message}" if unnamed else row.message),
-        weight="alert" if (row.kind in ALERTS and not (asked or over)) or differs else weight,
+        weight="alert" if (row.kind in ALERTS and not asked) or differs else weight,
     )
 
 

@@ -123,7 +123,7 @@ def shown(renderable: object) -> str:
 
 def test_the_error_comes_before_its_traceback_and_with_what_to_do() -> None:
     trace = "rank 0 on i-1\nTraceback (most recent call last):\n  File …\nOutOfMemoryError: CUDA"
-    status = replace(WELL, **ENDED, reason=trace)
+    status = replace(status_with({"failed"}), reason=trace)
     lines = [line.strip() for line in shown(tables.status_table(status)).splitlines()]
     assert lines[0] == "demo  failed, OutOfMemoryError: CUDA out of memory"
     assert lines[1] == "rank 0 on i-1"

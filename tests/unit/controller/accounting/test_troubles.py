@@ -6,8 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from spotelastic.controller.accounting.troubles import AGAIN, OVER, entries, lasting
-from spotelastic.model.headline import TROUBLE
+from spotelastic.controller.accounting.troubles import AGAIN, KINDS, OVER, TROUBLE_OVER, entries, lasting
 from spotelastic.model.progress import Event, Status
 from spotelastic.notifications.due import NotificationFacts, due, told_before
 from spotelastic.notifications.due import record as recorded
@@ -15,7 +14,7 @@ from spotelastic.notifications.due import record as recorded
 WELL = Status("demo", "running", 0.0, round=1, step=213, loss=0.5, committed=200)
 FAULTS: dict[str, dict[str, object]] = {
     "loss-not-finite": {"not_finite": 41, "loss": None},
-    "no-step": {"quiet": "no step for 22 min"},
+    "no-step": {"quiet": "no step for 22 min", "stepped_at": -1e6},
     "not-committed": {"unsaved": "No space left on device"},
     "short-of-nodes": {"short_since": -1e6},
     "loss-far-out": {"usual_loss": 0.01, "loss": 0.5},
@@ -54,10 +53,10 @@ def test_each_trouble_begins_once_and_is_over_once_and_is_told_once(seed: int) -
             sent.append(each.id)
     assert len(set(sent)) == len(sent)
     for what in OVER:
-        its = [e for e in events if e.kind == TROUBLE and e.data["what"] == what]
-        assert [each.data["over"] for each in its] == [bool(n % 2) for n in range(len(its))]
+        its = [e for e in events if e.kind in KINDS and e.data["what"] == what]
+        assert [each.kind for each in its] == [KINDS[n % 2] for n in range(len(its))]
         for end, begin in pairwise(its):
-            assert begin.data["over"] or begin.at - end.at >= AGAIN
+            assert begin.kind == TROUBLE_OVER or begin.at - end.at >= AGAIN
         assert len({each.data["id"] for each in its}) == len(its) > 0
     assert any("loss-not-finite" in each for each in sent)
     assert not any("short-of-nodes" in each for each in sent)  # it has a notification of its own
@@ -69,11 +68,12 @@ def test_a_job_that_has_ended_has_no_troubles_of_training() -> None:
     assert (event.data["what"], event.data["colour"]) == ("loss-not-finite", "red")
     assert list(entries(replace(status(2.0, set()), state="failed"), begun, 2.0)) == []
     (over,) = entries(status(3.0, set()), begun, 3.0)
-    assert (over.message, over.data["over"]) == ("the loss is finite again", True)
+    assert (over.message, over.kind) == ("the loss is finite again", TROUBLE_OVER)
 
 
 def test_a_shortage_of_minutes_is_no_trouble() -> None:
-    short = replace(WELL, at=100.0, short_since=10.0)
+    short = replace(WELL, at=100.0, short_since=10.0, quiet="no step for 1 min", stepped_at=10.0)
     assert list(entries(short, [], 100.0)) == []
+    short = replace(short, quiet="")
     (event,) = entries(replace(short, at=1000.0), [], 1000.0)
     assert event.data["what"] == "short-of-nodes"
