@@ -23,7 +23,7 @@ from spotelastic.store import codec, keys
 
 DIGESTS = {
     "v1": "d0603e77d8f0fa8f51bb96f3990c9d10d90c6c9000236f02e59def94a076d535",
-    "v1.1": "37de81b471c23c3ddc9f365deb38449160acf94cb178d7670bf5058f79306e63",
+    "v1.1": "564e742e6a0e4262874bb19f0e1434514675b63f5a727a7d74bc4390da32845d",
 }
 """Of all files of each version."""
 KINDS = list(kinds())
