@@ -32,10 +32,14 @@ KINDS: tuple[HeadlineKind, ...] = get_args(HeadlineKind)
 SHORT: HeadlineKind = "short-of-nodes"
 TROUBLE = "trouble"
 """Kind of the events that tell when something begins to be wrong."""
-WHEN_RED = frozenset({SHORT, "no-step"})
-"""What is put on record only where it lasts: nodes come and go, and evaluations take minutes."""
-STUCK_FOR, SHORT_FOR, SILENT_FOR = 900.0, 900.0, 300.0
-"""Seconds without a step, of too few nodes, and without a controller, from which on each is red."""
+WHEN_RED = frozenset({SHORT, "no-step", "not-committed"})
+"""What is put on record only where it lasts: nodes come and go, evaluations take minutes, and
+stores fail for some seconds.
+"""
+LASTS, SILENT_FOR = 900.0, 300.0
+"""Seconds without a step, a commit or enough nodes, and without a controller, from which on each is
+red.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,23 +107,25 @@ def _of_training(status: Status, now: float) -> Iterator[Headline]:
         )
     if status.quiet:
         lasts = now - status.stepped_at if status.stepped_at else 0.0
-        yield Headline("no-step", "red" if lasts >= STUCK_FOR else "yellow", status.quiet)
+        yield Headline("no-step", "red" if lasts >= LASTS else "yellow", status.quiet)
     if silent := silence(status, now):
         is_red = status.silent_for(now) >= SILENT_FOR
         yield Headline("no-controller", "red" if is_red else "yellow", silent)
-    if status.short_since is not None:
-        lasts = now - status.short_since
+    lasts = 0.0 if status.short_since is None else now - status.short_since
+    # Before the first round nodes boot.
+    if status.short_since is not None and (status.round or lasts >= LASTS):
         yield Headline(
             SHORT,
-            "red" if lasts >= SHORT_FOR else "yellow",
+            "red" if lasts >= LASTS else "yellow",
             f"There have been fewer nodes than wanted for {span(lasts)}.",
             f"`spotelastic events {name}` says why none comes. Other --instance-types, --zones "
             "spread, a smaller --min or --on-demand fallback let it go on.",
         )
     if status.unsaved:
+        since = status.committed_at or status.began_at or now
         yield Headline(
             "not-committed",
-            "red",
+            "red" if now - since >= LASTS else "yellow",
             f"Checkpoints are not committed, the newest is that of step {status.committed}: "
             f"{status.unsaved}",
         )

@@ -379,6 +379,7 @@ class Service:
             restore_time=self._restores.restore_time,
             restored_from=self._restores.restored_from,
             ancestry=None if self.round is None else self.round.ancestry,
+            outage=self.pipeline.outage,
         )
 
     def _hurry(self, deadline: float) -> None:

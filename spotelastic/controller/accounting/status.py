@@ -98,6 +98,7 @@ def status(
         not_finite=training_pace.not_finite_since(told, records.points),
         usual_loss=training_pace.usual_loss(records.points),
         unsaved=next((each.unsaved for each in told if each.unsaved and ended is None), ""),
+        committed_at=max((e.at for e in records.events if e.kind == "committed"), default=0.0),
         error=_error(ended),
         ends_at=ended.at + linger if ended is not None and linger is not None else None,
         usd=spent.spent,

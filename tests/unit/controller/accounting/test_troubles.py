@@ -6,7 +6,14 @@ from itertools import pairwise
 
 import pytest
 
-from spotelastic.controller.accounting.troubles import AGAIN, KINDS, OVER, TROUBLE_OVER, entries, lasting
+from spotelastic.controller.accounting.troubles import (
+    AGAIN,
+    KINDS,
+    OVER,
+    TROUBLE_OVER,
+    entries,
+    lasting,
+)
 from spotelastic.model.progress import Event, Status
 from spotelastic.notifications.due import NotificationFacts, due, told_before
 from spotelastic.notifications.due import record as recorded
@@ -15,7 +22,7 @@ WELL = Status("demo", "running", 0.0, round=1, step=213, loss=0.5, committed=200
 FAULTS: dict[str, dict[str, object]] = {
     "loss-not-finite": {"not_finite": 41, "loss": None},
     "no-step": {"quiet": "no step for 22 min", "stepped_at": -1e6},
-    "not-committed": {"unsaved": "No space left on device"},
+    "not-committed": {"unsaved": "No space left on device", "committed_at": -1e6},
     "short-of-nodes": {"short_since": -1e6},
     "loss-far-out": {"usual_loss": 0.01, "loss": 0.5},
 }
