@@ -199,7 +199,7 @@ def test_a_page_has_the_end_of_the_run_and_the_usual_samples(tmp_path: Path) -> 
     assert (page.read(0).total, page.read(0).samples) == (1500, 32.0)
     for step in range(4, 60):
         page.publish(step, None, float(step), 3000, 64.0)
-    assert (page.read(0).total, page.read(0).samples) == (3000, pytest.approx(64.0))
+    assert page.read(0).total == 3000 and page.read(0).samples == pytest.approx(64.0)
     page.reset("r2", 0)
     assert (page.read(0).total, page.read(0).samples) == (0, 0.0)
 
