@@ -88,23 +88,20 @@ def _of_the_end(status: Status, now: float) -> Iterator[Headline]:
         yield Headline("failed", "red", f"The job has failed: {why}", todo)
     if status.state == "timed out":
         yield Headline("timed-out", "yellow", f"The job was ended: {why}", again)
+    if status.not_finite:
+        yield _not_finite(status, "was", "Send the run")
 
 
 def _saved(status: Status) -> str:
-    return f"step {status.committed}" if status.committed else "the beginning"
+    is_bad = 0 < status.not_finite <= status.committed
+    saved = f"step {status.committed}" if status.committed else "the beginning"
+    return f"{saved}, where the loss is not finite" if is_bad else saved
 
 
 def _of_training(status: Status, now: float) -> Iterator[Headline]:
     name = status.name
     if status.not_finite:
-        yield Headline(
-            "loss-not-finite",
-            "red",
-            f"The loss is NaN or infinite since step {status.not_finite}; the job is at step "
-            f"{status.step}.",
-            f"The checkpoints of before stay meanwhile: `spotelastic stop {name}`, and send the "
-            "run back to one of them with `checkpoint.restore(step=...)`.",
-        )
+        yield _not_finite(status, "is", f"`spotelastic stop {name}`, and send the run")
     if status.quiet:
         lasts = now - status.stepped_at if status.stepped_at else 0.0
         yield Headline("no-step", "red" if lasts >= LASTS else "yellow", status.quiet)
@@ -136,6 +133,16 @@ def _of_training(status: Status, now: float) -> Iterator[Headline]:
             f"The loss is {loss(status.loss)}, and was about {loss(status.usual_loss)} before.",
         )
     yield from (Headline("slow-node", "yellow", slow.line) for slow in status.slow)
+
+
+def _not_finite(status: Status, verb: str, todo: str) -> Headline:
+    return Headline(
+        "loss-not-finite",
+        "red",
+        f"The loss {verb} NaN or infinite since step {status.not_finite}; the job {verb} at step "
+        f"{status.step}.",
+        f"{todo} back to a checkpoint of before, which are kept: `checkpoint.restore(step=...)`.",
+    )
 
 
 def _always(status: Status) -> Iterator[Headline]:

@@ -38,7 +38,7 @@ FAULTS: dict[str, dict[str, Any]] = {
     "warning": {"warnings": ("certificates expire",)},
 }
 OF_THE_END = {"failed", "timed-out"}
-ALWAYS = {"differs", "warning"}
+ALWAYS = {"differs", "warning", "loss-not-finite"}
 
 
 def status_with(faults: set[str]) -> Status:
@@ -57,7 +57,7 @@ def expected(faults: set[str]) -> set[str]:
     """What is to be told: the end of a job, or what keeps it from training well."""
     if ends := faults & OF_THE_END:
         last = [fault for fault in FAULTS if fault in ends]
-        return {last[-1] if len(ends) > 1 else last[0]} | (faults & ALWAYS)
+        return {last[-1]} | (faults & ALWAYS)
     hidden = {"loss-far-out"} if "loss-not-finite" in faults else set()
     return faults - hidden
 
@@ -134,6 +134,17 @@ def test_the_error_comes_before_its_traceback_and_with_what_to_do() -> None:
     assert "ends by itself in 1 min 30 s" in worst.todo
     gone = headline(status, NOW + 91)
     assert gone is not None and "`spotelastic up` with the same name" in gone.todo
+
+
+def test_whoever_goes_on_from_a_checkpoint_that_is_nan_is_told_so() -> None:
+    for state in ("failed", "stopped", "succeeded"):
+        found = headlines(replace(WELL, state=state, not_finite=41), NOW)
+        assert {each.colour for each in found} == {"red"}
+        assert any("restore(step=...)" in each.todo for each in found)
+    failed = headline(replace(WELL, state="failed", not_finite=41), NOW)
+    assert failed is not None and "from step 200, where the loss is not finite." in failed.todo
+    before = headline(replace(WELL, state="failed", not_finite=201), NOW)
+    assert before is not None and "from step 200." in before.todo
 
 
 def test_a_yellow_headline_becomes_red_if_it_lasts() -> None:
