@@ -282,6 +282,7 @@ def _standing(status: Status) -> Status:
         step_time=0.0,
         samples_per_second=0.0,
         pace=0.0,
+        began_at=0.0,
         stepped_at=0.0,
         usual_loss=None if status.usual_loss is None else 0.0,
     )
