@@ -55,6 +55,8 @@ class ClusterView:
     reason: str
     headline: Headline | None
     """The worst that is wrong; None if nothing is."""
+    others: tuple[Headline, ...]
+    """What else is wrong, the worst first."""
     regions: str
     """Why a job that moves by itself stays in its region, or moved last; empty for any other."""
     script: str
@@ -62,6 +64,7 @@ class ClusterView:
     """When the status was published, exactly."""
     figures: tuple[KeyFigure, ...]
     warnings: tuple[str, ...]
+    """What is to be known of the cluster besides."""
     chart: LossChart | None
     timeline: NodeTimeline | None
     interruptions: tuple[InterruptionRow, ...]
@@ -103,7 +106,8 @@ def cluster_view(
     interruptions = report.interruptions if report is not None else ()
     # Of a job that has ended nothing changes, so its times are told from its end.
     seen_from = status.at if status.state in ENDED or it.is_gone else now
-    worst, *others = *_wrong(status, seen_from if it.is_gone else now), None
+    wrong = tuple(_wrong(status, seen_from if it.is_gone else now))
+    worst = wrong[0] if wrong else None
     return ClusterView(
         name=words.plain(status.name),
         state=words.plain(status.state),
@@ -112,11 +116,12 @@ def cluster_view(
         is_gone=it.is_gone,
         reason=words.plain(status.reason),
         headline=worst,
+        others=wrong[1:],
         regions="" if status.state in ENDED else words.plain(it.regions),
         script=words.plain(it.script),
         at=words.exactly(status.at),
         figures=tuple(_figures(it, now)),
-        warnings=tuple(_warnings(it, others)),
+        warnings=tuple(map(words.plain, _warnings(it))),
         chart=drawn if drawn is not None else chart_of(it, now),
         timeline=node_timeline(status, it.events),
         interruptions=tuple(rows.interruption(row, now) for row in reversed(interruptions)),
@@ -245,9 +250,7 @@ def _tone(status: Status, worst: Headline | None) -> Tone:
     return "bad" if worst.colour == "red" else "warn"
 
 
-def _warnings(it: PublishedCluster, others: Sequence[Headline | None]) -> Iterator[str]:
-    """Yield what is wrong besides the headline."""
+def _warnings(it: PublishedCluster) -> Iterator[str]:
     if it.is_gone:
         yield "This cluster is gone. This is what it has left."
-    yield from (each.line for each in others if each is not None)
-    yield from map(words.plain, it.warnings)
+    yield from it.warnings

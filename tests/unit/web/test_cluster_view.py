@@ -83,7 +83,8 @@ def test_the_error_is_read_before_its_traceback() -> None:
     failed = replace(STATUS, state="failed", error="OutOfMemoryError: CUDA", reason=trace)
     page = report_page(cluster_view(replace(PUBLISHED, status=failed), NOW))
     assert page.index("The job has failed: OutOfMemoryError: CUDA") < page.index("a frame")
-    assert "goes on from step 60" in page and "demo: failed" in page
+    assert "<code>spotelastic restart demo</code> goes on from step 60" in page
+    assert "<title>demo: failed" in page
 
 
 def test_hours_are_shown_where_prices_are_not_known() -> None:
@@ -122,7 +123,8 @@ def test_what_is_not_as_it_should_be_is_said() -> None:
     both = cluster_view(short, STATUS.at + 90)
     assert both.headline is not None
     assert both.headline.line == "There have been fewer nodes than wanted for 2 min 30 s."
-    assert both.warnings == (silent,)
+    assert [each.line for each in both.others] == [silent]
+    assert both.warnings == ()
     gone = cluster_view(replace(PUBLISHED, is_gone=True), STATUS.at + 9999)
     assert (gone.headline, gone.tone) == (None, "good")
     assert gone.warnings == ("This cluster is gone. This is what it has left.",)
