@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from spotelastic.model.counting import UNPRICED, counted, dollars, loss
-from spotelastic.model.estimate import Estimate, progress_of, roughly
+from spotelastic.model.estimate import ProgressEstimate, progress_of, roughly
 from spotelastic.model.headline import Headline, headlines
 from spotelastic.model.in_place import Rehearsal
 from spotelastic.model.job import ENDED, TAKEN_DOWN
@@ -174,7 +174,7 @@ def _step(status: Status) -> KeyFigure:
     return KeyFigure("Step", f"{status.step:,}", " · ".join(parts))
 
 
-def _progress(estimate: Estimate, now: float) -> KeyFigure:
+def _progress(estimate: ProgressEstimate, now: float) -> KeyFigure:
     parts = [f"{words.span(int(estimate.elapsed))} so far"] if estimate.elapsed else []
     if estimate.left is None or estimate.ends_at is None:
         return KeyFigure("Done", f"{estimate.share:.0%}", " · ".join(parts))
@@ -222,7 +222,7 @@ def _rehearsed(found: Rehearsal) -> KeyFigure:
     return KeyFigure("Steps made again", value, where)
 
 
-def _per_hour(it: PublishedCluster, estimate: Estimate) -> str:
+def _per_hour(it: PublishedCluster, estimate: ProgressEstimate) -> str:
     cost = it.cost
     if cost is None:
         return ""
