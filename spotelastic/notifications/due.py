@@ -54,6 +54,8 @@ class NotificationFacts:
     """Whether training has begun in this life of the job."""
     step: int = 0
     """The newest step that is known; of a job that has ended, its last."""
+    total: int = 0
+    """The step that the run ends with; 0: the script does not say."""
     nodes: int = 0
     least: int = 0
     short_since: float | None = None
@@ -183,7 +185,8 @@ def _trouble(facts: NotificationFacts, found: Event) -> Notification:
 def _ended(facts: NotificationFacts, job: Job) -> Notification:
     cluster = facts.cluster
     title = f"{cluster} has {job.state}" if job.state != "stopped" else f"{cluster} was stopped"
-    where = f"at step {facts.step}" if facts.step else "before its first step"
+    of = f" of {facts.total}" if facts.total else ""
+    where = f"at step {facts.step}{of}" if facts.step else "before its first step"
     lines = [f"The job of {cluster} has ended: {job.state}, {where}."]
     failure = job.failure
     if job.reason:

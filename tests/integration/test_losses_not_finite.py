@@ -53,3 +53,13 @@ def test_the_last_good_checkpoints_stay_until_losses_are_finite(tmp_path: Path, 
     assert silent == [3, 4, 5, *range(6, 15)]
     again = train(tmp_path, 16, lambda step: 0.5)
     assert len(again) == KEPT and again[-1] == 16
+
+
+def test_a_loop_of_the_scripts_own_says_where_it_ends(tmp_path: Path) -> None:
+    state = {"model": nn.Linear(2, 1)}
+    with se.Checkpointer(state, storage=str(tmp_path)) as checkpoint:
+        checkpoint.restore()
+        checkpoint.step(1, 0.5, samples=4, total=77)
+        status = client_of(checkpoint).status()
+        assert status is not None
+        assert [(each.total, each.samples) for each in status.workers] == [(77, 4.0)]

@@ -306,6 +306,7 @@ class LeaderState:
             round=round_,
             trained=round_ is not None and round_.phase == "started",
             step=reached(records),
+            total=max((each.total for each in records.progress.values()), default=0),
             nodes=len(records.nodes),
             least=job.settings.min_nodes,
             short_since=self.short_since,

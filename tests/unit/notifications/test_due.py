@@ -80,11 +80,13 @@ def test_a_job_that_trains_has_begun_once_in_each_of_its_lives() -> None:
     ],
 )
 def test_an_end_is_told_with_what_to_do(state: str, title: str, todo: str, kind: str) -> None:
-    (found,) = told(replace(ended(state, reason="why"), step=200, spent=3.1, linger=600.0))
+    (found,) = told(
+        replace(ended(state, reason="why"), step=200, total=900, spent=3.1, linger=600.0)
+    )
     assert (found.kind, found.title, found.type) == ("ended", title, kind)
     assert "It has cost $3.10 so far." in found.text
     assert ("ends by itself 10 min after its job" in found.text) is (state != "succeeded")
-    assert "at step 200" in found.text and "why" in found.text and todo in found.text
+    assert "at step 200 of 900." in found.text and "why" in found.text and todo in found.text
 
 
 def test_a_job_that_ended_before_its_first_step_is_told_so() -> None:
