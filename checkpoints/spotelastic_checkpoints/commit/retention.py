@@ -169,8 +169,9 @@ def hold(commits: Commits, epoch: int, step: int) -> None:
 
 
 def let_go(commits: Commits) -> None:
-    """Let the retention rules apply again."""
-    commits.storage.delete([HOLD])
+    """Let the retention rules apply again. Who may not delete is asked to only where it is held."""
+    if commits.storage.get(HOLD) is not None:
+        commits.storage.delete([HOLD])
 
 
 def is_held(commits: Commits) -> bool:
