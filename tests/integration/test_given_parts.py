@@ -13,6 +13,7 @@ from support.aws.account import REGION, account
 from support.aws.cluster_remains import remains
 from support.aws.own_network import Own
 from support.aws.policies import role_of
+from support.strict.evaluation import AccessRequest, Resource, permits
 
 from spotelastic.aws.base.account import ensure_service_role
 from spotelastic.aws.base.clients import Aws, Rejected
@@ -27,7 +28,6 @@ from spotelastic.aws.planning.plan import plan_of
 from spotelastic.aws.planning.survey import survey
 from spotelastic.cloud.model import ALIVE
 from spotelastic.errors import UsageError
-from spotelastic.local.iam.evaluation import AccessRequest, Resource, permits
 from spotelastic.model.job import AccountDemands
 
 NAME = "quokka"

@@ -51,6 +51,11 @@ def progress(
         crossed=sent.crossed,
         crossing=round(sent.crossing),
         sending=round(sent.sending),
+        total=max((w.total for w in status.workers), default=0),
+        samples=sum(w.samples for w in status.workers),
+        not_finite=local.reports.not_finite,
+        not_finite_at=local.reports.not_finite_at,
+        unsaved=status.outage,
     )
 
 

@@ -16,6 +16,9 @@ from spotelastic.client.trial_notification import TrialResult
 from spotelastic.clock import wall
 from spotelastic.controller.model.regions import RegionsRecord
 from spotelastic.model.counting import UNPRICED, counted, dollars, loss
+from spotelastic.model.estimate import progress_of
+from spotelastic.model.headline import headline as worst
+from spotelastic.model.headline import headlines
 from spotelastic.model.in_place import Rehearsal
 from spotelastic.model.job import ENDED
 from spotelastic.model.progress import (
@@ -60,9 +63,19 @@ def json_line(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def whole_status(status: Status, regions: RegionsRecord | None) -> dict[str, object]:
-    """Return the status for programs, with what a job that moves by itself knows of its regions."""
-    return {**msgspec.to_builtins(status), "regions": msgspec.to_builtins(regions)}
+def whole_status(
+    status: Status, regions: RegionsRecord | None, now: float | None = None
+) -> dict[str, object]:
+    """Return the status for programs, with how far the job is, what is wrong, and what a job that
+    moves by itself knows of its regions.
+    """
+    now = wall() if now is None else now
+    more = {
+        "progress": progress_of(status, now),
+        "headline": worst(status, now),
+        "regions": regions,
+    }
+    return {**msgspec.to_builtins(status), **msgspec.to_builtins(more)}
 
 
 def show(value: T, table: Callable[[T], RenderableType], *, as_json: bool) -> None:
@@ -125,25 +138,42 @@ def status_line(status: Status) -> str:
             began = "no round has begun"
         return f"{status.state}: {began}"
     training = sum(node.state == "training" for node in status.nodes)
-    parts = [f"step {status.step:<4}", f"round {status.round}"]
+    parts = [f"{steps(status):<9}", f"round {status.round}"]
     if status.state not in ENDED:
         parts.append(counted(training, "node"))
-    if status.loss is not None:
-        parts.append(f"loss {loss(status.loss)}")
+    if told := told_loss(status):
+        parts.append(f"loss {told}")
     if status.step_time:
         parts.append(f"{status.step_time * 1000:>4.0f} ms/step")
+    if status.samples_per_second:
+        parts.append(f"{status.samples_per_second:.4g} samples/s")
     parts.append(f"checkpoint {status.committed}" if status.committed else "no checkpoint yet")
     if status.upload is not None:
         parts[-1] += f", {rows.upload(status.upload)}"
     return "  ".join(parts)
 
 
+def steps(status: Status) -> str:
+    """Return the step, and of how many it is where the script says."""
+    return f"step {status.step} of {status.total}" if status.total else f"step {status.step}"
+
+
+def told_loss(status: Status) -> str:
+    """Return the loss, also one that is no number; empty if the script tells none."""
+    if status.not_finite:
+        return f"NaN or infinite since step {status.not_finite}"
+    return "" if status.loss is None else loss(status.loss)
+
+
 def status_table(status: Status, regions: RegionsRecord | None = None) -> RenderableType:
     """Return the job, why its round began (or how it ended), its regions, and its nodes, if it has
     any.
     """
+    now = wall()
     parts: list[RenderableType] = [headline(status), Text(status_line(status))]
-    parts += notes(status, wall())
+    if line := progress_of(status, now).line:
+        parts.append(Text(line))
+    parts += notes(status, now)
     if regions is not None:
         parts.append(Text(f"regions: {regions.reason}"))
     if status.nodes:
@@ -153,16 +183,23 @@ def status_table(status: Status, regions: RegionsRecord | None = None) -> Render
 
 
 def headline(status: Status) -> Text:
-    """Return the job's name, its state, and why its round began or how it ended."""
+    """Return the job's name, its state, and why its round began or how it ended: the error first,
+    then its traceback.
+    """
     state = f"{status.state}, " if status.round or status.state in ENDED else ""
-    return Text.assemble((status.name, "bold"), f"  {state}{status.reason}".rstrip(" ,"))
+    why = "\n".join(filter(None, (status.error, status.reason)))
+    return Text.assemble((status.name, "bold"), f"  {state}{why}".rstrip(" ,"))
 
 
 def notes(status: Status, now: float) -> list[Text]:
-    """Return what else there is to know about the job: a text for each, warnings first."""
-    lines = [
-        Text(told, "red" if status.differs else "yellow") for told in rows.warnings(status, now)
-    ]
+    """Return what else there is to know about the job: a text for each, the worst that is wrong
+    first, with what to do about it.
+    """
+    lines: list[Text] = []
+    for number, each in enumerate(headlines(status, now)):
+        is_said = each.kind in ("failed", "timed-out")  # by the job's state and its reason
+        lines += [] if is_said else [Text(each.line, each.colour)]
+        lines += [Text(each.todo)] if each.todo and not number else []
     lines += [Text(status.network)] if status.network else []
     if status.replica:
         lines.append(Text(_replicated(status)))
@@ -239,12 +276,21 @@ def listing_table(clusters: Sequence[ClusterSummary]) -> RenderableType:
     """Return the table of clusters."""
     if not clusters:
         return Text("no clusters")
-    table = table_of("cluster", "job", "nodes", "step", right=("nodes", "step"))
-    for each in clusters:
-        state = Text.assemble(each.state, *([(", differs when made again", "red")] * each.differs))
-        if each.silent_for:
-            state.append(f", no controller for {words.span(each.silent_for)}", "yellow")
-        table.add_row(each.name, state, str(each.nodes), str(each.step))
+    right = ("nodes", "step", "of", "left", "cost")
+    table = table_of("cluster", "job", *right, "what is wrong", right=right)
+    now = wall()
+    for each in sorted(clusters, key=lambda each: -each.weight):
+        left = "" if each.ends_at is None else words.span(max(0, round(each.ends_at - now)))
+        table.add_row(
+            each.name,
+            Text(each.state, each.colour),
+            str(each.nodes),
+            str(each.step),
+            str(each.total or ""),
+            left,
+            dollars(each.usd) if each.usd else "",
+            Text(each.headline.partition("\n")[0], each.colour),
+        )
     return table
 
 

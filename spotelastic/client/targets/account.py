@@ -29,6 +29,7 @@ from spotelastic.client.targets.shown_cluster import ShownCluster
 from spotelastic.clock import wall
 from spotelastic.cloud.bucket import CHECKPOINTS
 from spotelastic.errors import OtherVersion, SeveralClusters, UsageError
+from spotelastic.model.estimate import summary
 from spotelastic.model.job import JobSpec
 from spotelastic.model.progress import ClusterSummary
 
@@ -282,10 +283,7 @@ def _listed(name: str, cluster: ClusterRecord | None) -> ClusterSummary:
         return ClusterSummary(name, "incomplete")
     if sleeps(cluster):
         return ClusterSummary(name, "asleep")
-    status = status_of(cluster)
-    workers = sum(node.role == "worker" and node.state != "gone" for node in status.nodes)
-    silent = status.silent_for(wall())
-    return ClusterSummary(name, status.state, workers, status.step, status.differs, silent)
+    return summary(status_of(cluster), wall())
 
 
 def configured(key: str) -> str | None:

@@ -28,6 +28,7 @@ from spotelastic.kubernetes.provider import pod_capacity
 from spotelastic.kubernetes.provider.api_client import KubeApi
 from spotelastic.kubernetes.provider.config_map_objects import ConfigMapObjects
 from spotelastic.kubernetes.provider.kube_names import CLUSTER, PART
+from spotelastic.model.estimate import summary
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import ENDED, TAKEN_DOWN, AccountDemands, JobSpec
 from spotelastic.model.progress import ClusterSummary
@@ -79,9 +80,7 @@ class KubeTarget:
         if root(self.api, name) is None:
             state = status.state if status.state in ENDED else TAKEN_DOWN
             return ClusterSummary(name, state, 0, status.step, status.differs)
-        workers = sum(node.role == "worker" and node.state != "gone" for node in status.nodes)
-        silent = status.silent_for(wall())
-        return ClusterSummary(name, status.state, workers, status.step, status.differs, silent)
+        return summary(status, wall())
 
     def known(self, name: str) -> KubeCluster | None:
         """Return the cluster of that name, or None."""

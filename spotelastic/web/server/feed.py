@@ -39,7 +39,8 @@ class LiveLook:
 def facts(view: ClusterView) -> dict[str, Any]:
     """Return what the controls of a page depend on."""
     return {
-        "title": f"{view.name}: {view.state} – spotelastic",
+        "title": f"{view.title} – spotelastic",
+        "tone": view.tone,
         "ended": view.has_ended,
         "gone": view.is_gone,
         "nodes": view.training,

@@ -9,9 +9,11 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from spotelastic.model.counting import UNPRICED, counted, dollars, loss
+from spotelastic.model.estimate import ProgressEstimate, progress_of, roughly
+from spotelastic.model.headline import Headline, headlines
 from spotelastic.model.in_place import Rehearsal
 from spotelastic.model.job import ENDED, TAKEN_DOWN
-from spotelastic.model.progress import Event, Report
+from spotelastic.model.progress import Event, Report, Status
 from spotelastic.web.view import rows, words
 from spotelastic.web.view.chart import LossChart, loss_chart
 from spotelastic.web.view.published import PublishedCluster
@@ -51,6 +53,10 @@ class ClusterView:
     has_ended: bool
     is_gone: bool
     reason: str
+    headline: Headline | None
+    """The worst that is wrong; None if nothing is."""
+    others: tuple[Headline, ...]
+    """What else is wrong, the worst first."""
     regions: str
     """Why a job that moves by itself stays in its region, or moved last; empty for any other."""
     script: str
@@ -58,6 +64,7 @@ class ClusterView:
     """When the status was published, exactly."""
     figures: tuple[KeyFigure, ...]
     warnings: tuple[str, ...]
+    """What is to be known of the cluster besides."""
     chart: LossChart | None
     timeline: NodeTimeline | None
     interruptions: tuple[InterruptionRow, ...]
@@ -72,6 +79,12 @@ class ClusterView:
     """Ranks of the workers, by which logs can be chosen."""
     sizes: tuple[int, int] | None
     """The fewest and the most nodes that are wanted."""
+
+    @property
+    def title(self) -> str:
+        """For a browser's tab, which shows its beginning."""
+        short = self.headline.short if self.headline is not None else ""
+        return f"{self.name}: {short if short not in ('', self.state) else self.state}"
 
     @property
     def training(self) -> tuple[str, ...]:
@@ -93,18 +106,22 @@ def cluster_view(
     interruptions = report.interruptions if report is not None else ()
     # Of a job that has ended nothing changes, so its times are told from its end.
     seen_from = status.at if status.state in ENDED or it.is_gone else now
+    wrong = tuple(_wrong(status, seen_from if it.is_gone else now))
+    worst = wrong[0] if wrong else None
     return ClusterView(
         name=words.plain(status.name),
         state=words.plain(status.state),
-        tone=TONES.get(status.state, "busy"),
+        tone=_tone(status, worst),
         has_ended=status.state in ENDED,
         is_gone=it.is_gone,
         reason=words.plain(status.reason),
+        headline=worst,
+        others=wrong[1:],
         regions="" if status.state in ENDED else words.plain(it.regions),
         script=words.plain(it.script),
         at=words.exactly(status.at),
         figures=tuple(_figures(it, now)),
-        warnings=tuple(map(words.plain, _warnings(it, now))),
+        warnings=tuple(map(words.plain, _warnings(it))),
         chart=drawn if drawn is not None else chart_of(it, now),
         timeline=node_timeline(status, it.events),
         interruptions=tuple(rows.interruption(row, now) for row in reversed(interruptions)),
@@ -127,10 +144,16 @@ def _newest(events: Sequence[Event], most: int) -> Sequence[Event]:
 
 def _figures(it: PublishedCluster, now: float) -> Iterator[KeyFigure]:
     status, report = it.status, it.report
-    speed = f"{words.step_time(status.step_time)} a step" if status.step_time else ""
-    yield KeyFigure("Step", f"{status.step:,}", speed)
-    if status.loss is not None:
-        yield KeyFigure("Loss", loss(status.loss))
+    spent = None if it.cost is None else (it.cost.total_usd, it.cost.total_usd_per_hour)
+    estimate = progress_of(status, now, None if it.is_gone else spent)
+    yield _step(status)
+    if estimate.share is not None and status.state not in ENDED:
+        yield _progress(estimate, now)
+    if status.not_finite:
+        yield KeyFigure("Loss", "NaN", f"or infinite, since step {status.not_finite:,}")
+    elif status.loss is not None:
+        usual = status.usual_loss
+        yield KeyFigure("Loss", loss(status.loss), f"was about {loss(usual)}" if usual else "")
     yield _nodes(it)
     if report is not None:
         yield KeyFigure("Goodput", f"{report.goodput:.1%}", _repeated(report))
@@ -140,7 +163,23 @@ def _figures(it: PublishedCluster, now: float) -> Iterator[KeyFigure]:
     if it.cost is not None and not it.cost.is_priced:
         yield KeyFigure("Node-hours", f"{it.cost.node_hours:.3g}", UNPRICED)
     elif it.cost is not None:
-        yield KeyFigure("Cost so far", dollars(it.cost.total_usd), _per_hour(it))
+        yield KeyFigure("Cost so far", dollars(it.cost.total_usd), _per_hour(it, estimate))
+
+
+def _step(status: Status) -> KeyFigure:
+    parts = [f"of {status.total:,}"] if status.total else []
+    parts += [f"{words.step_time(status.step_time)} a step"] if status.step_time else []
+    if status.samples_per_second:
+        parts.append(f"{status.samples_per_second:,.0f} samples a second")
+    return KeyFigure("Step", f"{status.step:,}", " · ".join(parts))
+
+
+def _progress(estimate: ProgressEstimate, now: float) -> KeyFigure:
+    parts = [f"{words.span(int(estimate.elapsed))} so far"] if estimate.elapsed else []
+    if estimate.left is None or estimate.ends_at is None:
+        return KeyFigure("Done", f"{estimate.share:.0%}", " · ".join(parts))
+    parts = [f"{estimate.share:.0%} done", *parts, f"until {words.minute(estimate.ends_at, now)}"]
+    return KeyFigure("Left, about", roughly(estimate.left), " · ".join(parts))
 
 
 def _nodes(it: PublishedCluster) -> KeyFigure:
@@ -183,23 +222,35 @@ def _rehearsed(found: Rehearsal) -> KeyFigure:
     return KeyFigure("Steps made again", value, where)
 
 
-def _per_hour(it: PublishedCluster) -> str:
+def _per_hour(it: PublishedCluster, estimate: ProgressEstimate) -> str:
     cost = it.cost
     if cost is None:
         return ""
+    end = estimate.usd_at_end
+    in_all = f"about {dollars(end)} in all" if end is not None else ""
     now = f"{dollars(cost.total_usd_per_hour)} an hour" if cost.total_usd_per_hour else ""
     saved = ""
     if cost.on_demand_usd > 0:
         saved = f"workers {1 - cost.cost_usd / cost.on_demand_usd:.0%} below on demand"
-    return " · ".join(filter(None, (now, saved)))
+    return " · ".join(filter(None, (in_all, now, saved)))
 
 
 # -- what is not as it should be ------------------------------------------------------------------
 
 
-def _warnings(it: PublishedCluster, now: float) -> Iterator[str]:
-    status = it.status
+def _wrong(status: Status, now: float) -> Iterator[Headline]:
+    for each in headlines(status, now):
+        yield replace(each, line=words.plain(each.line), todo=words.plain(each.todo))
+
+
+def _tone(status: Status, worst: Headline | None) -> Tone:
+    """Return the tone of the state, which is never better than what is wrong."""
+    if worst is None:
+        return TONES.get(status.state, "busy")
+    return "bad" if worst.colour == "red" else "warn"
+
+
+def _warnings(it: PublishedCluster) -> Iterator[str]:
     if it.is_gone:
         yield "This cluster is gone. This is what it has left."
-    yield from rows.warnings(replace(status, at=now) if it.is_gone else status, now)
     yield from it.warnings

@@ -7,16 +7,17 @@ from itertools import groupby
 from spotelastic_checkpoints.catalog.catalog import StepEntry
 
 from spotelastic.model.counting import UNPRICED, dollars, size
+from spotelastic.model.headline import TROUBLE
 from spotelastic.model.in_place import PROVEN, REHEARSED
 from spotelastic.model.interruption_kind import InterruptionKind
-from spotelastic.model.job import ENDED
-from spotelastic.model.progress import Cost, Event, Interruption, NodeStatus, Status, Upload
+from spotelastic.model.progress import Cost, Event, Interruption, NodeStatus, Upload
 from spotelastic.web.view import words
 
 NONE = "–"
 """Stands where something is not known, or does not apply."""
 ALERTS = frozenset(
     {"notice", "rebalance", "leave", "unhealthy", "loss", "failure", "etcd", "limit", "boot"}
+    | {TROUBLE}
 )
 """Kinds of events that tell of a fault, or of one to come."""
 MILESTONES = frozenset({"job", "stop", "restart", "scale", "down", "round"})
@@ -248,28 +249,3 @@ def upload(row: Upload) -> str:
     """Return how far an upload is: "25% of step 120 at 45 MB/s"."""
     share = row.done / row.total if row.total else 0.0
     return f"{share:.0%} of step {row.step} at {size(row.rate)}/s"
-
-
-def warnings(status: Status, now: float) -> Iterator[str]:
-    """Yield what is not as it should be with a job, each in a text of its own."""
-    if silent := silence(status, now):
-        yield silent
-    if status.short_since is not None and status.state not in ENDED:
-        yield f"There have been fewer nodes than wanted for {words.span(now - status.short_since)}."
-    if status.quiet:
-        yield status.quiet
-    yield from (slow.line for slow in status.slow)
-    for found in (status.rehearsal, status.proof):
-        if found is not None and found.differs:
-            yield found.text
-    yield from status.warnings
-
-
-def silence(status: Status, now: float) -> str:
-    """Return a warning if the status is old: no controller has published one since."""
-    if not (silent := status.silent_for(now)):
-        return ""
-    return (
-        f"No controller has reported for {words.span(silent)}. Training goes on without one, but "
-        "no node is bought or replaced."
-    )

@@ -18,10 +18,10 @@ from spotelastic.client.targets import find
 from spotelastic.client.targets.aws_target import AwsTarget
 from spotelastic.errors import UsageError
 from spotelastic.model.counting import usd
+from spotelastic.model.estimate import summary
 from spotelastic.model.in_place import Rehearsal
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.progress import (
-    ClusterSummary,
     Cost,
     Event,
     Interruption,
@@ -267,9 +267,11 @@ def test_a_step_that_was_made_again_is_one_line_and_one_that_differs_a_line_for_
 
 
 def test_the_list_of_clusters_names_a_job_only_where_a_step_of_it_differs() -> None:
-    found = [ClusterSummary("a", "running", 2, 9), ClusterSummary("b", "running", 2, 9, True)]
-    _, first, second = rendered(tables.listing_table(found)).splitlines()
-    assert "differs" not in first and "running, differs when made again" in second
+    differs = Rehearsal(2, 3, "different", ("step 2 differs:", "lr is 0.1, was 0.2."))
+    found = [replace(STATUS, name="a"), replace(STATUS, name="b", rehearsal=differs)]
+    listed = [summary(each, each.at) for each in found]
+    _, first, second = rendered(tables.listing_table(listed)).splitlines()
+    assert first.startswith("b") and "step 2 differs:" in first and "differs" not in second
 
 
 def test_a_job_that_went_on_from_earlier_checkpoints_ran_fewer_steps() -> None:

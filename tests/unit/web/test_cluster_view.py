@@ -47,10 +47,44 @@ def test_a_step_that_was_made_again(outcome: str) -> None:
     differs = outcome == "different"
     figure = ("Steps made again", "differ" if differs else "the same", "step 2, 3 ranks")
     assert figure in [(each.name, each.value, each.note) for each in view.figures]
-    assert view.warnings == (("step 2:\n  lr is <0.1>.",) if differs else ())
+    told_first = view.headline.line if view.headline is not None else None
+    assert told_first == ("step 2:\n  lr is <0.1>." if differs else None)
+    assert view.tone == ("bad" if differs else "good")
     (row,) = (row for row in view.events if row.kind == "rehearsed")
     assert row.weight == ("alert" if differs else "detail")
     assert ("lr is &lt;0.1&gt;." in report_page(view)) is differs
+
+
+def test_a_job_whose_end_is_known_says_how_far_until_when_and_for_how_much() -> None:
+    known = replace(STATUS, total=1000, pace=0.5, began_at=BEGAN + 10, samples_per_second=1234.5)
+    view = cluster_view(replace(PUBLISHED, status=known), NOW)
+    figures = {each.name: (each.value, each.note) for each in view.figures}
+    assert figures["Step"] == ("120", "of 1,000 · 250 ms a step · 1,234 samples a second")
+    until = words.minute(NOW + 440, NOW)
+    assert figures["Left, about"] == ("7 min 20 s", f"12% done · 1 min 31 s so far · until {until}")
+    assert figures["Cost so far"][1].startswith("about $0.061 in all · $0.25 an hour")
+    over = replace(known, state="succeeded", step=1000)
+    assert "Left, about" not in {
+        each.name for each in cluster_view(replace(PUBLISHED, status=over), NOW).figures
+    }
+
+
+def test_a_loss_that_is_no_number_is_seen_at_once() -> None:
+    diverged = replace(STATUS, loss=None, not_finite=41)
+    view = cluster_view(replace(PUBLISHED, status=diverged), NOW)
+    assert ("Loss", "NaN", "or infinite, since step 41") in [
+        (each.name, each.value, each.note) for each in view.figures
+    ]
+    assert (view.tone, view.title) == ("bad", "demo: loss not finite")
+
+
+def test_the_error_is_read_before_its_traceback() -> None:
+    trace = "\n".join(["rank 0 on i-1", *("  a frame",) * 40, "OutOfMemoryError: CUDA"])
+    failed = replace(STATUS, state="failed", error="OutOfMemoryError: CUDA", reason=trace)
+    page = report_page(cluster_view(replace(PUBLISHED, status=failed), NOW))
+    assert page.index("The job has failed: OutOfMemoryError: CUDA") < page.index("a frame")
+    assert "<code>spotelastic restart demo</code> goes on from step 60" in page
+    assert "<title>demo: failed" in page
 
 
 def test_hours_are_shown_where_prices_are_not_known() -> None:
@@ -79,16 +113,20 @@ def test_a_cluster_that_boots_has_nothing_to_show_yet() -> None:
 
 
 def test_what_is_not_as_it_should_be_is_said() -> None:
-    late = cluster_view(PUBLISHED, STATUS.at + 90)
-    assert late.warnings == (
+    silent = (
         "No controller has reported for 1 min 30 s. Training goes on without one, but no node is "
-        "bought or replaced.",
+        "bought or replaced."
     )
+    late = cluster_view(PUBLISHED, STATUS.at + 90)
+    assert (late.headline is not None and late.headline.line, late.tone) == (silent, "warn")
     short = replace(PUBLISHED, status=replace(STATUS, short_since=BEGAN + 40))
-    assert cluster_view(short, NOW).warnings == (
-        "There have been fewer nodes than wanted for 1 min 1 s.",
-    )
+    both = cluster_view(short, STATUS.at + 90)
+    assert both.headline is not None
+    assert both.headline.line == "There have been fewer nodes than wanted for 2 min 30 s."
+    assert [each.line for each in both.others] == [silent]
+    assert both.warnings == ()
     gone = cluster_view(replace(PUBLISHED, is_gone=True), STATUS.at + 9999)
+    assert (gone.headline, gone.tone) == (None, "good")
     assert gone.warnings == ("This cluster is gone. This is what it has left.",)
 
 
