@@ -135,7 +135,6 @@ def survey(
             *_of_shared_network(job, shared, its_zones),
             *public_access.warnings(blocked, public=addresses[1] > 0),
             *keyed,
-            *filter(None, (of_disks.warning,)),
             *(() if packed else _of_traffic(job, kinds, len(for_workers))),
             *partitions.about_prices(aws.region),
         ),
