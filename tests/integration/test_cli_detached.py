@@ -45,7 +45,7 @@ def user(folder: Path, program: list[str] = PROGRAM, **variables: str) -> Termin
 
 @pytest.fixture(scope="module")
 def terminal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
-    terminal = user(tmp_path_factory.mktemp("user"), **{cloud.PROGRAM: UNKIND})
+    terminal = user(tmp_path_factory.mktemp("user"), PROGRAM, **{cloud.PROGRAM: UNKIND})
     (terminal.folder / "train.py").write_text(SCRIPT)
     (terminal.folder / ".spotelasticignore").write_text("home/\n")
     told = terminal(

@@ -83,7 +83,7 @@ def places(
     return [
         LaunchPool(subnet, zone, type)
         for subnet, zone in subnets
-        for type in _by_preference(policy, spot, lambda type, zone=zone: offer(type, zone))
+        for type in _by_preference(policy, spot, zone, offer)
     ]
 
 
@@ -111,10 +111,8 @@ def surplus(policy: GroupRequest, members: Sequence[GroupInstance]) -> list[str]
     return chosen
 
 
-def _by_preference(
-    policy: GroupRequest, spot: bool, offer: Callable[[str], CapacityOffer]
-) -> list[str]:
+def _by_preference(policy: GroupRequest, spot: bool, zone: str, offer: Offering) -> list[str]:
     strategy = policy.spot_strategy if spot else policy.on_demand_strategy
     if strategy == "prioritized":
         return list(policy.types)
-    return sorted(policy.types, key=lambda type: offer(type).price)
+    return sorted(policy.types, key=lambda type: offer(type, zone).price)

@@ -42,8 +42,8 @@ class UnkindServer(server.Server):
         from spotelastic.local.autoscaling import groups
         from spotelastic.local.instances import machines
 
-        machines.MetadataServer = TroubledMetadata  # type: ignore[misc]
-        server.SpotMarket = SetPrices  # type: ignore[attr-defined, misc]
+        machines.MetadataServer = TroubledMetadata  # type: ignore[attr-defined, assignment]
+        server.SpotMarket = SetPrices  # type: ignore[attr-defined]
         server.LocalInstances = partial(SlowInstances, self._conditions)  # type: ignore[attr-defined, assignment]
         groups.AutoScaling = partial(SlowGroups, self._conditions)  # type: ignore[assignment, misc]
         super().__init__(config, lost)
