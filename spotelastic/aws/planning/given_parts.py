@@ -211,9 +211,9 @@ def _told(job: JobSpec) -> Iterator[str]:
         )
     if images := [*filter(None, (demands.worker_image, demands.control_image))]:
         yield (
-            f"{', '.join(dict.fromkeys(images))}: images need systemd, bash, curl, the AWS CLI "
-            "and Python 3.11 to 3.13 with venv or dnf to install it; for workers with GPUs the NVIDIA "
-            f"driver, and docker for --image ({PAGE})"
+            f"{', '.join(dict.fromkeys(images))}: images need systemd, bash, curl, the AWS CLI and "
+            "Python 3.11 to 3.13, or dnf to install that; for workers with GPUs NVIDIA's driver, "
+            f"and docker for --image ({PAGE})"
         )
 
 
