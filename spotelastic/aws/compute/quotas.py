@@ -75,7 +75,7 @@ class Allowance:
         return self.free // kind.vcpus
 
     def describe(self, kind: InstanceType, wanted: int, instead: str = "") -> str:
-        """Return, e.g., "quota allows 3 of 8 spot g5.xlarge (...)"; `instead` goes before advice."""
+        """Return, e.g., "quota allows 3 of 8 spot g5.xlarge (...)"; `instead` precedes advice."""
         in_use = f", {self.used} in use" if self.used else ""
         return (
             f"quota allows {min(self.instances(kind), wanted)} of {wanted} {self.purchase} "
