@@ -16,19 +16,10 @@ from moto.core.exceptions import ServiceException
 from moto.core.responses import ActionResult, BaseResponse
 from moto.iam.access_control import PermissionResult
 from moto.iam.models import Role
-from moto.iam.responses import IamResponse
 from moto.s3.exceptions import BucketAccessDeniedError, S3AccessDeniedError
 from moto.s3.models import FakeBucket, s3_backends
 from support.strict import evaluation
-from support.strict.authority import (
-    Authority,
-    AwsRequest,
-    accesses,
-    principal_of,
-    role_policies,
-    s3_access,
-)
-from support.strict.evaluation import AccessRequest, Resource, permits
+from support.strict.authority import Authority, AwsRequest, accesses, principal_of, s3_access
 from support.strict.judging import KEY
 
 from spotelastic.local.moto_patches.locks import SERIALIZED
@@ -85,7 +76,6 @@ def install(patches: Patches, authority: Authority, lock: RLock) -> None:
     _install_calls(patches, authority, lock)
     _install_s3(patches, authority)
     _install_roles(patches)
-    _install_simulator(patches)
 
 
 def _install_calls(patches: Patches, authority: Authority, lock: RLock) -> None:
@@ -212,32 +202,6 @@ def _write_conditions(response: Any) -> dict[str, str]:
     return {"s3:ObjectCreationOperation": str(not part).lower(), **condition}
 
 
-def _install_simulator(patches: Patches) -> None:
-    def simulate(response: Any) -> ActionResult:
-        given = {name: response._get_param(name) for name in ("ActionNames", "ResourceArns")}
-        context = {
-            each["ContextKeyName"]: each["ContextKeyValues"][0]
-            for each in response._get_param("ContextEntries", [])
-        }
-        tags = {
-            key.partition("/")[2]: value
-            for key, value in context.items()
-            if key.startswith("aws:ResourceTag/")
-        }
-        resources = tuple(Resource(arn, tags) for arn in given["ResourceArns"])
-        policies = role_policies(response.current_account, response._get_param("PolicySourceArn"))
-        results = [
-            {
-                "EvalActionName": action,
-                "EvalDecision": "allowed"
-                if permits(policies, AccessRequest(action, resources, context))
-                else "implicitDeny",
-            }
-            for action in given["ActionNames"]
-        ]
-        return ActionResult({"EvaluationResults": results})
-
-    patches.addition(IamResponse, "simulate_principal_policy", "moto has no simulator")(simulate)
 
 
 def _listed(response: Any) -> list[str]:
