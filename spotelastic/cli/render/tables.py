@@ -272,26 +272,24 @@ def nodes_table(nodes: Sequence[NodeStatus], now: float, *columns: str) -> Fitti
     return Fitting(tuple(tables))
 
 
+COUNTS = ("nodes", "step", "of", "left", "cost")
+"""The numbers in the list of clusters."""
+
+
 def listing_table(clusters: Sequence[ClusterSummary]) -> RenderableType:
     """Return the table of clusters."""
     if not clusters:
         return Text("no clusters")
-    right = ("nodes", "step", "of", "left", "cost")
-    table = table_of("cluster", "job", *right, "what is wrong", right=right)
+    wide = table_of("cluster", "job", *COUNTS, "what is wrong", right=COUNTS)
+    narrow = table_of("cluster", "job", *COUNTS[:2], "what is wrong", right=COUNTS)
     now = wall()
     for each in sorted(clusters, key=lambda each: -each.weight):
         left = "" if each.ends_at is None else words.span(max(0, round(each.ends_at - now)))
-        table.add_row(
-            each.name,
-            Text(each.state, each.colour),
-            str(each.nodes),
-            str(each.step),
-            str(each.total or ""),
-            left,
-            dollars(each.usd) if each.usd else "",
-            Text(each.headline.partition("\n")[0], each.colour),
-        )
-    return table
+        rest = (str(each.total or ""), left, dollars(each.usd) if each.usd else "")
+        row = (each.name, Text(each.state, each.colour), str(each.nodes), str(each.step))
+        wide.add_row(*row, *rest, Text(each.headline.partition("\n")[0], each.colour))
+        narrow.add_row(*row, Text(each.kind.replace("-", " "), each.colour))
+    return Fitting((wide, narrow))
 
 
 def trials_table(results: Sequence[TrialResult]) -> RenderableType:
