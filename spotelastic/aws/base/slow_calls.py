@@ -1,0 +1,36 @@
+"""Tells a person who waits that AWS does not answer: a network that drops packets is silent for
+minutes otherwise.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+AFTER = 3.0
+"""Seconds without an answer after which it is told."""
+_listeners: list[tuple[Callable[[str], None], float]] = []
+
+
+@contextmanager
+def told(say: Callable[[str], None], after: float = AFTER) -> Iterator[None]:
+    """Call `say` with a line, on another thread, when a call in this block takes that long."""
+    _listeners.append((say, after))
+    try:
+        yield
+    finally:
+        _listeners.pop()
+
+
+@contextmanager
+def watched(what: str) -> Iterator[None]:
+    """Watch one call; `what` completes "trying to ..."."""
+    line = f"AWS has not answered yet, still trying to {what}"
+    timers = [threading.Timer(after, say, (line,)) for say, after in _listeners]
+    for timer in timers:
+        timer.daemon = True
+        timer.start()
+    try:
+        yield
+    finally:
+        for timer in timers:
+            timer.cancel()
