@@ -39,7 +39,7 @@ def findings(job: ValidatedJob) -> tuple[str, ...]:
         return ()
     folder, script = Path.cwd(), job.spec.script
     code = [*_code(folder, script, job.archive.names)]
-    lines = []
+    lines: list[str] = []
     if not job.spec.container:
         lines += _packages(job, code, node_packages.of(job, folder))
     lines += _files(job, code, folder)
@@ -160,11 +160,11 @@ def _path(source: Source, node: ast.AST, depth: int = 9) -> str:
             parts = [values[0]] if len(values) == 1 and values[0] is not None else []
         case ast.BinOp(op=ast.Div()):
             parts = [node.left, node.right]
-        case ast.Attribute(attr="parent"):
-            parts = [node.value]
+        case ast.Attribute(value=inner, attr=attr) if attr in METHODS | {"parent"}:
+            parts = [inner]
         case ast.Call(func=func) if last_name(func) in MADE_OF_PATHS:
-            method = isinstance(func, ast.Attribute) and func.attr in METHODS
-            parts = [*([func.value] if method else []), *node.args]
+            of_path = isinstance(func, ast.Attribute) and func.attr in METHODS
+            parts = [*([func] if of_path else []), *node.args]
     found = [_path(source, each, depth - 1) for each in parts if depth]
     whole = PurePosixPath(*found)
     if getattr(node, "attr", last_name(getattr(node, "func", node))) in ("parent", "dirname"):
