@@ -38,12 +38,12 @@ def look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Look:
         "import rich, fsspec",  # spotelastic's own
         "try:\n    import wandb\nexcept ImportError:\n    wandb = None",
         "import typing\nif typing.TYPE_CHECKING:\n    import wandb",
-        "import helper\nfrom helper import x\nfrom tools.deep import y\nimport tools.deep.z",
+        "import helper\nfrom helper import x\nfrom parts.deep import y\nimport parts.deep.z",
         "from __future__ import annotations",
     ],
 )
 def test_imports_that_nodes_have_are_passed_over(look: Look, script: str) -> None:
-    files = {"helper.py": "x = 1", "tools/deep/__init__.py": "y = 1", "tools/deep/z.py": ""}
+    files = {"helper.py": "x = 1", "parts/deep/__init__.py": "y = 1", "parts/deep/z.py": ""}
     assert look(script, files) == []
 
 
@@ -55,17 +55,17 @@ def test_imports_that_nodes_have_are_passed_over(look: Look, script: str) -> Non
         ("def main():\n    from sklearn.svm import SVC", "sklearn", "train.py, line 3"),
         ("if __name__ == '__main__':\n    import wandb", "wandb", "train.py, line 3"),
         ("import helper", "einops", "helper.py, line 1"),
-        ("from tools import model", "einops", "tools/model.py, line 1"),
-        ("import tools.model as m", "einops", "tools/model.py, line 1"),
-        ("from tools.model import near", "einops", "tools/near.py, line 1"),
+        ("from parts import model", "einops", "parts/model.py, line 1"),
+        ("import parts.model as m", "einops", "parts/model.py, line 1"),
+        ("from parts.model import near", "einops", "parts/near.py, line 1"),
     ],
 )
 def test_what_nothing_installs_is_told_once_with_its_place(
     look: Look, script: str, module: str, where: str
 ) -> None:
-    files = {"helper.py": "import einops\nimport einops.layers", "tools/__init__.py": ""}
-    files |= {"tools/model.py": "import einops" if "near" not in script else "from . import near"}
-    files |= {"tools/near.py": "import einops"}
+    files = {"helper.py": "import einops\nimport einops.layers", "parts/__init__.py": ""}
+    files |= {"parts/model.py": "import einops" if "near" not in script else "from . import near"}
+    files |= {"parts/near.py": "import einops"}
     (line,) = look(script, files)
     assert line == (
         f"{where}: imports {module}, which nothing installs on the nodes: add it to a "
