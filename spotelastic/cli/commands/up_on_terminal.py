@@ -22,14 +22,9 @@ from spotelastic.cli.render import tables
 from spotelastic.cli.render.confirmation import asking
 from spotelastic.cli.render.progress_view import ProgressView, show, view
 from spotelastic.client import failure_log, kept_files, storage
-from spotelastic.client.bringing_up import (
-    bring_up,
-    list_prices,
-    preflight,
-    region_choice,
-    script_check,
-)
+from spotelastic.client.bringing_up import bring_up, list_prices, preflight, region_choice
 from spotelastic.client.bringing_up.bring_up import PreparedUp
+from spotelastic.client.bringing_up.script_check import findings
 from spotelastic.client.cluster import Cluster
 from spotelastic.client.config.job_config import JobConfig
 from spotelastic.client.config.validated_job import ValidatedJob, check
@@ -117,10 +112,9 @@ def carry_through(job: ValidatedJob, undo: ExitStack, signals: Signals) -> int:
 
 def _say_headline(prepared: PreparedUp, say: Say) -> None:
     headline = render_plan.headline(prepared.job, prepared.found, prepared.target.price_label)
-    for line in (*headline, *preflight.versions(prepared.known)):
+    hints = (f"warning: {each}" for each in findings(prepared.job))
+    for line in (*headline, *preflight.versions(prepared.known), *hints):
         say(line)
-    for line in script_check.findings(prepared.job):
-        say(f"warning: {line}")
 
 
 def _show_plan(prepared: PreparedUp, say: Say) -> None:

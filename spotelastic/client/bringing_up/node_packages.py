@@ -3,7 +3,6 @@ that the folder's list names. Nothing is installed, and no index is asked.
 """
 
 import re
-import tomllib
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -19,22 +18,18 @@ TRAINING = ("torch", "numpy", "setuptools", "spotelastic", "spotelastic-checkpoi
 """Packages that every worker has, besides what they need."""
 OF_GPU_IMAGE = ("torchvision", "torchaudio", "pillow")
 """Further ones of AWS's Deep Learning images, which types with GPUs run."""
-DISTRIBUTIONS = dict(
-    re.findall(
-        r"(\w+)=(\S+)",
-        """Bio=biopython Crypto=pycryptodome OpenSSL=pyopenssl PIL=pillow attr=attrs
-        bs4=beautifulsoup4 cv2=opencv- fitz=pymupdf flash_attn=flash-attention git=gitpython
-        mpl_toolkits=matplotlib open_clip=open-clip-torch osgeo=gdal pkg_resources=setuptools
-        pylab=matplotlib ruamel=ruamel-yaml skimage=scikit-image sklearn=scikit-learn yaml=pyyaml
-        zmq=pyzmq""",
-    )
-)
-"""Modules that are named otherwise than the package that brings them. With a dash at its end a name
-stands for all that begin so.
-"""
-_NAME = re.compile(r"[A-Za-z0-9](?:[\w.]|-(?!\d))*")
-_ITEM = re.compile(r"^\s*-\s+[\"']?(?:[\w.-]+::)?([A-Za-z0-9][\w.-]*)", re.MULTILINE)
-"""A package in a conda environment, with or without its channel."""
+_NAMED_OTHERWISE = """Bio=biopython Crypto=pycryptodome OpenSSL=pyopenssl PIL=pillow attr=attrs
+bs4=beautifulsoup4 cv2=opencv fitz=pymupdf flash_attn=flash-attention git=gitpython osgeo=gdal
+mpl_toolkits=matplotlib open_clip=open-clip-torch pkg_resources=setuptools pylab=matplotlib
+ruamel=ruamel-yaml skimage=scikit-image sklearn=scikit-learn yaml=pyyaml zmq=pyzmq"""
+DISTRIBUTIONS = dict(re.findall(r"(\w+)=(\S+)", _NAMED_OTHERWISE))
+"""Modules that are named otherwise than the package that brings them."""
+_WORD = r"[A-Za-z0-9](?:[\w.]|-(?!\d))*"
+_ITEMS = {
+    "uv": re.compile(r'^name = "(.*)"', re.MULTILINE),
+    "conda": re.compile(r"^\s*-\s+[\"']?(?:[\w.-]+::)?([A-Za-z0-9][\w.-]*)", re.MULTILINE),
+}
+"""A package in a list, with or without its channel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,25 +48,31 @@ class NodePackages:
         """Return whether one of the packages brings a module, as far as that can be told."""
         if self.here and find_spec(module) is not None:
             return True
-        name = normal(module)
-        its = {name, f"py{name}", f"python-{name}", DISTRIBUTIONS.get(module, name)}
-        its |= {normal(each) for each in _by_module().get(module, ())}
-        begins = (f"{name}-", f"{name}2-", DISTRIBUTIONS.get(module, f"{name}-"))
-        return not its.isdisjoint(self.names) or any(n.startswith(begins) for n in self.names)
+        names = {normal(module), DISTRIBUTIONS.get(module, normal(module))}
+        names |= {normal(each) for each in _by_module().get(module, ())}
+        return any(
+            re.fullmatch(rf"(py|python-)?{re.escape(name)}\d?(-.*)?", each)
+            for name in names
+            for each in self.names
+        )
 
 
 def of(job: ValidatedJob, folder: Path) -> NodePackages:
     """Return the packages of the nodes of a job whose code is `folder`."""
-    own = {*TRAINING, *_listed_by_pip(infra("boot/packages.txt").read_text())}
+    own = {*TRAINING, *_words(infra("boot/packages.txt").read_text())}
     if any(name[0] in "gp" for name in job.spec.instance_types or ("g",)):
         own |= {*OF_GPU_IMAGE}
     own, _ = _with_needs(own)
     wanted = job.spec.environment
     if wanted is None:
         return NodePackages(frozenset(own), here=job.config.local)
-    needs, known = _with_needs({*_listed(folder / wanted.file, wanted.kind)})
-    complete = wanted.kind == "uv" or (wanted.kind == "pip" and known)
-    return NodePackages(frozenset(own | needs), wanted.file, complete, here=job.config.local)
+    texts = [path.read_text() for path in requirements.files(folder / wanted.file, wanted.kind)]
+    if wanted.kind == "pip":
+        needs, known = _with_needs({*_words("\n".join(texts))})
+    else:
+        needs, known = {normal(n) for n in _ITEMS[wanted.kind].findall(texts[0])}, False
+    known = known or wanted.kind == "uv"
+    return NodePackages(frozenset(own | needs), wanted.file, known, here=job.config.local)
 
 
 def normal(name: str) -> str:
@@ -94,35 +95,17 @@ def _with_needs(names: Collection[str]) -> tuple[set[str], bool]:
         if name not in found:
             found.add(name)
             try:
-                needs = [each for each in requires(name) or () if "extra ==" not in each]
-                left += _listed_by_pip("\n".join(needs))
+                left += _words("\n".join(n for n in requires(name) or () if "extra ==" not in n))
             except PackageNotFoundError:
                 known = False
     return found, known
 
 
-def _listed(path: Path, kind: str) -> Iterator[str]:
-    """Yield the packages that a list names."""
-    text = path.read_text()
-    if kind == "uv":
-        yield from (normal(each["name"]) for each in tomllib.loads(text).get("package", ()))
-    elif kind == "conda":
-        yield from map(normal, _ITEM.findall(text))
-    else:
-        for file in requirements.files(path, kind):
-            yield from _listed_by_pip(file.read_text())
-
-
-def _listed_by_pip(text: str) -> Iterator[str]:
-    """Yield the packages that lines of a requirements file name. One that is known by its place
-    alone, such as the folder itself (`-e .`), yields that.
-    """
+def _words(text: str) -> Iterator[str]:
+    """Yield the names in each line of a requirements file. Of a URL each part may be one."""
     for line in text.splitlines():
-        its = re.sub(r"^(-e|--editable)\s+", "", line.split(" #")[0].strip())
-        place = "://" in its.partition("@ ")[0] or its.startswith((".", "/"))
-        if place:
-            egg = its.partition("#egg=")[2]
-            its = egg or its.partition("#")[0].rstrip("/").rpartition("/")[2].partition("@")[0]
-        match = _NAME.match(its.removesuffix(".git"))
-        if match or place:
-            yield normal(match[0] if match else its)
+        if not re.match(r"\s*(#|-(?!e|-editable))", line):
+            its = line.partition(" #")[0].partition(";")[0]
+            yield from map(
+                normal, re.findall(_WORD, its) if "/" in its else re.findall(_WORD, its)[:1]
+            )

@@ -6,6 +6,7 @@ from the text is passed over: these are hints, and none of them refuses a job.
 """
 
 import ast
+import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -19,13 +20,15 @@ from spotelastic.errors import UsageError
 
 SAVERS = frozenset({"Checkpointer", "dcp", "integrations", "parameter_server"})
 """Names of spotelastic by which a script saves."""
-READS = r"""open|load|loadtxt|genfromtxt|fromfile|memmap|imread|listdir|scandir|safe_open|File
-    |load_file|load_from_disk|ImageFolder|DatasetFolder|read_(?!text|bytes)\w+"""
-"""Functions that read the file or folder that is their first argument."""
-OF_A_PATH = frozenset({"read_text", "read_bytes", "iterdir", "glob", "rglob"})
-"""Methods of a path that read it."""
+READS = re.compile(
+    r"open|load(_file|_from_disk|txt)?|genfromtxt|fromfile|memmap|imread|read_\w+|(list|scan|iter)dir"
+    r"|r?glob|safe_open|File|(Image|Dataset)Folder"
+)
+"""Functions that read the file or folder that is their first argument, and methods of a path."""
 OF_NODES = ("/dev/", "/etc/", "/opt/", "/proc/", "/sys/", "/tmp/", "/usr/", "/var/")
 """Places that a node has, too."""
+LONGEST = 256
+"""Characters from which on a text is no path."""
 METHODS = frozenset({"resolve", "absolute", "joinpath"})
 """Methods that make a path of another one."""
 MADE_OF_PATHS = METHODS | {"Path", "join", "str", "abspath", "realpath", "dirname"}
@@ -92,7 +95,7 @@ def _saves(source: Source) -> bool:
 def _packages(job: ValidatedJob, code: Sequence[Source], its: NodePackages) -> Iterator[str]:
     """Yield modules that neither Python, the folder, the set-up nor a package brings."""
     passed = {PurePosixPath(part).stem for name in job.archive.names for part in name.split("/")}
-    passed |= {*sys.stdlib_module_names}
+    passed |= {*sys.stdlib_module_names, "__main__"}
     for source in code:
         for node, name in _imports(source):
             module = name.partition(".")[0]
@@ -114,8 +117,8 @@ def _files(job: ValidatedJob, code: Sequence[Source], folder: Path) -> Iterator[
     # What is written, or asked for first, the script may make by itself.
     passed = {use[2] for use in uses if use not in read}
     for source, call, path in read:
-        elsewhere = Path(path).expanduser().is_absolute() or ".." in path
-        there = (folder / Path(path).expanduser()).exists()
+        place = folder / os.path.expanduser(path)  # noqa: PTH111 - Path's raises for no such user
+        elsewhere, there = path[0] in "/~" or ".." in path, place.exists()
         if path in passed or PurePosixPath(path) in shipped or "://" in path:
             continue
         passed.add(path)
@@ -150,7 +153,7 @@ def _path(source: Source, node: ast.AST, depth: int = 9) -> str:
     parts: list[ast.AST] = []
     match node:
         case ast.Constant(value=str(text)):
-            return text
+            return text if text.isprintable() and len(text) < LONGEST else ""
         case ast.Name(id="__file__"):
             return source.name
         case ast.Name():
@@ -175,13 +178,10 @@ def _path(source: Source, node: ast.AST, depth: int = 9) -> str:
 def _reads(source: Source, call: ast.Call, path: str) -> bool:
     """Whether a call reads the path, which has to be there then."""
     name, func = last_name(call.func), call.func
-    method = isinstance(func, ast.Attribute) and root_name(func) not in source.imported
     own = _path(source, func.value) if isinstance(func, ast.Attribute) else ""
-    if name in OF_A_PATH:
-        return own == path
     mode = argument(call, "mode", 0 if own else 1)
-    to_read = isinstance(mode, ast.Constant) and str(mode.value).startswith("r")
-    if name in ("open", "File", "memmap") and mode is not None and not to_read:
+    if name in ("open", "File", "memmap") and mode and not ast.unparse(mode).startswith("'r"):
         return False
-    first = own if own or method else _path(source, (call.args or [call])[0])
-    return first == path and re.fullmatch(READS, name, re.VERBOSE) is not None
+    method = own or (isinstance(func, ast.Attribute) and root_name(func) not in source.imported)
+    first = own if method else _path(source, (call.args or [call])[0])
+    return first == path and READS.fullmatch(name) is not None

@@ -198,11 +198,14 @@ def test_files_that_are_read_and_not_shipped_are_told(look: Look, script: str, p
         "import sys\nopen(sys.argv[1])",
         "import json\njson.load(open('config.yaml'))\n'a,b'.split('data')",
         "print('data/train.bin')",
+        "import yaml\nyaml.load('a: 1\\n')\nyaml.load('x' * 9)\nyaml.load('" + "x" * 5000 + "')",
+        "open('~nobody-of-this-name/data.bin')\nopen('a\\0b')\nopen('')",
+        "import __main__",
         "import sys\nfrom pathlib import Path\nlog = Path(sys.argv[1])\nlog.open('a')",
     ],
 )
 def test_other_files_are_passed_over(look: Look, script: str) -> None:
-    assert look(script, {**IGNORED, **SHIPPED}) == []
+    assert look(script, {**IGNORED, **SHIPPED, "requirements.txt": "pyyaml"}) == []
 
 
 def test_files_that_are_nowhere_and_elsewhere_are_told(look: Look, tmp_path: Path) -> None:
