@@ -45,17 +45,6 @@ class InstanceType:
         return max(1, self.gpus)
 
 
-def shipped() -> tuple[InstanceType, ...]:
-    """Return the GPU types with a shipped price, as EC2 describes them: for plans without an
-    account.
-    """
-    rows = json.loads(Path(__file__).with_name("gpu_types.json").read_text())
-    return tuple(
-        InstanceType(name, vcpus, gpus, gpu, "x86_64", each, gpu_maker="NVIDIA", memory_mib=memory)
-        for name, vcpus, gpus, gpu, each, memory in rows
-    )
-
-
 def describe(aws: Aws, names: Sequence[str]) -> tuple[InstanceType, ...]:
     """Return the types in the given order.
 
@@ -204,3 +193,14 @@ def _accelerator(item: dict[str, Any]) -> str:
             return str(device.get("Name") or info)
     name = item["InstanceType"]
     return "no GPU" if _ACCELERATED.match(name) and not item.get("GpuInfo") else ""
+
+
+def shipped() -> tuple[InstanceType, ...]:
+    """Return the GPU types with a shipped price, as EC2 describes them: for plans without an
+    account.
+    """
+    rows = json.loads(Path(__file__).with_name("gpu_types.json").read_text())
+    return tuple(
+        InstanceType(name, vcpus, gpus, gpu, "x86_64", each, gpu_maker="NVIDIA", memory_mib=memory)
+        for name, vcpus, gpus, gpu, each, memory in rows
+    )
