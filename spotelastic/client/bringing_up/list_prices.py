@@ -41,8 +41,8 @@ def planned(job: ValidatedJob) -> Planned:
         usd_per_hour_at_max=costs.high,
         prices_of=table.date,
         warnings=(
-            *script_check.findings(job),
             *(f"not known without an AWS account: {what}" for what in UNKNOWN),
+            *script_check.findings(job),
         ),
         obstacles=(),
     )
