@@ -4,7 +4,7 @@ minutes otherwise.
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 AFTER = 3.0
 """Seconds without an answer after which it is told."""
@@ -24,13 +24,11 @@ def told(say: Callable[[str], None], after: float = AFTER) -> Iterator[None]:
 @contextmanager
 def watched(what: str) -> Iterator[None]:
     """Watch one call; `what` completes "trying to ..."."""
-    line = f"AWS has not answered yet, still trying to {what}"
-    timers = [threading.Timer(after, say, (line,)) for say, after in _listeners]
-    for timer in timers:
-        timer.daemon = True
-        timer.start()
-    try:
+    with ExitStack() as over:
+        for say, after in _listeners:
+            line = f"AWS has not answered yet, still trying to {what}"
+            timer = threading.Timer(after, say, (line,))
+            timer.daemon = True
+            timer.start()
+            over.callback(timer.cancel)
         yield
-    finally:
-        for timer in timers:
-            timer.cancel()

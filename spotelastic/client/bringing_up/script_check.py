@@ -46,7 +46,7 @@ def findings(job: ValidatedJob) -> tuple[str, ...]:
     if not job.spec.container:
         lines += _packages(job, code, node_packages.of(job, folder))
     lines += _files(job, code, folder)
-    if not any(_saves(each) for each in code):
+    if code and not any(_saves(each) for each in code):
         lines.append(
             f"{script} has no Checkpointer: nothing of it is saved, so each interruption starts it "
             f"again from its first step; `spotelastic adapt {script}` writes one"
