@@ -5,7 +5,6 @@ that the folder's list names. Nothing is installed, and no index is asked.
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from functools import cache
 from importlib.metadata import PackageNotFoundError, packages_distributions, requires
 from importlib.util import find_spec
 from pathlib import Path
@@ -49,7 +48,7 @@ class NodePackages:
         if self.here and find_spec(module) is not None:
             return True
         names = {normal(module), DISTRIBUTIONS.get(module, normal(module))}
-        names |= {normal(each) for each in _by_module().get(module, ())}
+        names |= {normal(each) for each in packages_distributions().get(module, ())}
         return any(
             re.fullmatch(rf"(py|python-)?{re.escape(name)}\d?(-.*)?", each)
             for name in names
@@ -80,24 +79,19 @@ def normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-@cache
-def _by_module() -> dict[str, list[str]]:
-    return dict(packages_distributions())
-
-
 def _with_needs(names: Collection[str]) -> tuple[set[str], bool]:
     """Return packages with all that they need, and whether each of them is installed here, which
     tells that.
     """
-    found, left, known = set[str](), [*names], True
-    while left:
-        name = left.pop()
-        if name not in found:
-            found.add(name)
-            try:
-                left += _words("\n".join(n for n in requires(name) or () if "extra ==" not in n))
-            except PackageNotFoundError:
-                known = False
+    found, left, known = {*names}, [*names], True
+    for name in left:  # which grows
+        try:
+            needs = "\n".join(each for each in requires(name) or () if "extra ==" not in each)
+        except PackageNotFoundError:
+            known = False
+            continue
+        left += {*_words(needs)} - found
+        found |= {*left}
     return found, known
 
 

@@ -42,9 +42,7 @@ def findings(job: ValidatedJob) -> tuple[str, ...]:
         return ()
     folder, script = Path.cwd(), job.spec.script
     code = [*_code(folder, script, job.archive.names)]
-    lines: list[str] = []
-    if not job.spec.container:
-        lines += _packages(job, code, node_packages.of(job, folder))
+    lines = [] if job.spec.container else [*_packages(job, code, node_packages.of(job, folder))]
     lines += _files(job, code, folder)
     if code and not any(_saves(each) for each in code):
         lines.append(
