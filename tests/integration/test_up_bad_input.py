@@ -160,7 +160,7 @@ def test_a_network_that_is_silent_is_told_before_it_answers(
     up: Up, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sign_in(monkeypatch)
-    out = Hearing("AWS has not answered yet, still trying to")
+    out = Hearing(": no answer for 3 s")
 
     class Late(Refuses):
         def do_POST(self) -> None:

@@ -35,7 +35,28 @@ def test_a_network_that_drops_everything_is_told_while_the_call_waits(
             taken.close()
             with pytest.raises(SpotelasticError):
                 asked.result()
-    assert said == ["AWS has not answered yet, still trying to find out which AWS account this is"]
+    assert said == ["still trying to find out which AWS account this is: no answer for 0.1 s"]
+
+
+def test_calls_that_wait_beside_each_other_are_told_in_one_line() -> None:
+    said: list[str] = []
+    seen, both = threading.Event(), threading.Barrier(3)
+
+    def say(line: str) -> None:
+        said.append(line)
+        seen.set()
+
+    def call(what: str) -> None:
+        with slow_calls.watched(what):
+            both.wait(60)
+            assert seen.wait(60)
+
+    with ThreadPoolExecutor(2) as pool, slow_calls.told(say, after=1.0):
+        asked = [pool.submit(call, what) for what in ("one", "another")]
+        both.wait(60)
+        for each in asked:
+            each.result()
+    assert len(said) == 1
 
 
 def test_an_answered_call_is_not_told() -> None:
