@@ -13,9 +13,12 @@ from spotelastic.aws.artifacts import requirements
 from spotelastic.aws.base.infra_files import infra
 from spotelastic.client.config.validated_job import ValidatedJob
 
-TRAINING = ("torch", "numpy", "setuptools", "spotelastic", "spotelastic-checkpoints")
-"""Packages that every worker has, besides what they need."""
-OF_GPU_IMAGE = ("torchvision", "torchaudio", "pillow")
+TRAINING = frozenset(
+    {"torch", "numpy", "setuptools", "pip", "filelock", "networkx", "sympy", "mpmath"}
+    | {"spotelastic", "spotelastic-checkpoints"}
+)
+"""Packages that every worker has, with those that torch needs, which may not be installed here."""
+OF_GPU_IMAGE = ("torchvision", "torchaudio", "pillow", "triton")
 """Further ones of AWS's Deep Learning images, which types with GPUs run."""
 _NAMED_OTHERWISE = """Bio=biopython Crypto=pycryptodome OpenSSL=pyopenssl PIL=pillow attr=attrs
 bs4=beautifulsoup4 cv2=opencv fitz=pymupdf flash_attn=flash-attention git=gitpython osgeo=gdal

@@ -72,11 +72,12 @@ def _code(folder: Path, script: str, names: frozenset[str]) -> Iterator[Source]:
 
 
 def _imports(source: Source) -> Iterator[tuple[ast.stmt, str]]:
-    """Yield the modules that are imported whatever happens: not in an `if` or a `try`, by which a
-    script does without them.
+    """Yield the modules that are imported whatever happens: not in an `if`, a `try` or a `with`,
+    by which a script does without them.
     """
     for each in nodes(source.tree, ast.Import, ast.ImportFrom):
-        around = [one for one in source.around(each) if isinstance(one, ast.If | ast.Try)]
+        kinds = ast.If | ast.Try | ast.With
+        around = [one for one in source.around(each) if isinstance(one, kinds)]
         if all("__name__" in ast.unparse(getattr(one, "test", one)) for one in around):
             level = getattr(each, "level", 0)  # of a relative import
             before = [*PurePosixPath(source.name).parts[:-level]] if level else []

@@ -36,6 +36,8 @@ def look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Look:
         "import os.path, json\nfrom collections import abc",
         "import torch\nfrom torch import nn\nimport numpy as np\nimport torchvision",
         "import rich, fsspec",  # spotelastic's own
+        "import triton, sympy, pkg_resources",
+        "from contextlib import suppress\nwith suppress(ImportError):\n    import wandb",
         "try:\n    import wandb\nexcept ImportError:\n    wandb = None",
         "import typing\nif typing.TYPE_CHECKING:\n    import wandb",
         "import helper\nfrom helper import x\nfrom parts.deep import y\nimport parts.deep.z",
@@ -90,6 +92,9 @@ def test_what_nothing_installs_is_told_once_with_its_place(
         ("git+https://example.org/them/repository#egg=einops", "einops"),
         ("./wheels/einops-0.8-py3-none-any.whl", "einops"),
         ("-r more/others.txt", "einops"),
+        ("google-cloud-storage", "google.cloud.storage"),
+        ("PyJWT", "jwt"),
+        ("tensorboardX", "tensorboardX"),
         ("pytest", "pluggy"),  # what a package needs in turn
     ],
 )
