@@ -5,6 +5,7 @@ that the folder's list names. Nothing is installed, and no index is asked.
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import PackageNotFoundError, packages_distributions, requires
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,6 +27,7 @@ mpl_toolkits=matplotlib open_clip=open-clip-torch pkg_resources=setuptools pylab
 ruamel=ruamel-yaml skimage=scikit-image sklearn=scikit-learn yaml=pyyaml zmq=pyzmq"""
 DISTRIBUTIONS = dict(re.findall(r"(\w+)=(\S+)", _NAMED_OTHERWISE))
 """Modules that are named otherwise than the package that brings them."""
+_by_module = cache(packages_distributions)  # it reads the lists of all files of all packages
 _WORD = r"[A-Za-z0-9](?:[\w.]|-(?!\d))*"
 _ITEMS = {
     "uv": re.compile(r'^name = "(.*)"', re.MULTILINE),
@@ -51,7 +53,7 @@ class NodePackages:
         if self.here and find_spec(module) is not None:
             return True
         names = {normal(module), DISTRIBUTIONS.get(module, normal(module))}
-        names |= {normal(each) for each in packages_distributions().get(module, ())}
+        names |= {normal(each) for each in _by_module().get(module, ())}
         return any(
             re.fullmatch(rf"(py|python-)?{re.escape(name)}\d?(-.*)?", each)
             for name in names
