@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from spotelastic.client.bringing_up import bring_up, list_prices, region_choice
+from spotelastic.client.bringing_up import bring_up, list_prices, region_choice, script_check
 from spotelastic.client.bringing_up.plan import Planned
 from spotelastic.client.cluster import Cluster
 from spotelastic.client.config.job_config import JobConfig
@@ -59,6 +59,8 @@ def up(
         return _up_in_pods(config, agreed if yes or config.yes else confirm, on_update)
     job = check(config, Path.cwd())
     say = saying(on_update)
+    for line in script_check.findings(job):
+        say(f"warning: {line}")
     answer = agreed if yes or config.yes else confirm
     target, compared = region_choice.enter(job, say)
     cluster = None

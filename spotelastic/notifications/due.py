@@ -98,7 +98,7 @@ def told_before(events: Iterable[Event]) -> dict[str, float]:
 
 def record(notification: Notification, now: float) -> Event:
     """Return the event that puts on record that a notification is told."""
-    line = f"told to --notify: {notification.title}"
+    line = f"notification: {notification.title}"
     return Event(now, TOLD, line, data={"id": notification.id})
 
 
@@ -158,7 +158,7 @@ def _begun(facts: NotificationFacts, round_: Round, life: str) -> Notification:
         f"The job of {facts.cluster} trains {where}, with {workers} on "
         f"{nodes}.\n\nSee it: spotelastic status {facts.cluster}"
     )
-    return Notification(f"begun {life}", "begun", f"{facts.cluster} has begun to train", text)
+    return Notification(f"begun {life}", "begun", f"{facts.cluster} started training", text)
 
 
 def _differs(facts: NotificationFacts, found: Rehearsal, what: str, life: str) -> Notification:

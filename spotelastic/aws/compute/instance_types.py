@@ -1,8 +1,10 @@
 """Describes EC2 instance types, and checks which can train together and boot the workers' image."""
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from spotelastic.aws.base.clients import Aws, Rejected, calling
@@ -210,3 +212,14 @@ def _accelerator(item: dict[str, Any]) -> str:
             return str(device.get("Name") or info)
     name = item["InstanceType"]
     return "no GPU" if _ACCELERATED.match(name) and not item.get("GpuInfo") else ""
+
+
+def shipped() -> tuple[InstanceType, ...]:
+    """Return the GPU types with a shipped price, as EC2 describes them: for plans without an
+    account.
+    """
+    rows = json.loads(Path(__file__).with_name("gpu_types.json").read_text())
+    return tuple(
+        InstanceType(name, vcpus, gpus, gpu, "x86_64", each, gpu_maker="NVIDIA", memory_mib=memory)
+        for name, vcpus, gpus, gpu, each, memory in rows
+    )

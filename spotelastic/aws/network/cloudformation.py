@@ -41,12 +41,12 @@ UNUSABLE = frozenset(
 BEGINNINGS = frozenset({"CREATE_IN_PROGRESS", "DELETE_IN_PROGRESS", "UPDATE_IN_PROGRESS"})
 STUCK = "UPDATE_ROLLBACK_FAILED"
 WAYS_OUT = {
-    "UPDATE_ROLLBACK_COMPLETE": "; the cluster is as it was: mend that, and run `up` again",
+    "UPDATE_ROLLBACK_COMPLETE": "; the cluster is as it was: fix that, and run `up` again",
     STUCK: (
         "; a change of it failed, and CloudFormation could not take it back: end the cluster with "
         "`spotelastic down`, and run `up` again; checkpoints stay"
     ),
-    "CREATE_FAILED": "; mend that, and run `up` again: it deletes what was made",
+    "CREATE_FAILED": "; fix that, and run `up` again: it deletes what was made",
 }
 """What to do about a stack in such a state, after the reason."""
 NO_REASON = "CloudFormation gives no reason"

@@ -30,11 +30,11 @@ TraceFile = Annotated[
     ),
 ]
 Zone = Annotated[str, typer.Option(help="The zone that is played, of a folder of rounds.")]
-Minimum = Annotated[int, typer.Option("--min", min=1, help="Fewest nodes to train with.")]
+Minimum = Annotated[int, typer.Option("--min", min=1, help="Minimum number of nodes.")]
 Maximum = Annotated[
     int | None,
     typer.Option(
-        "--max", min=1, help="Most nodes to train with.", show_default="the trace's maximum"
+        "--max", min=1, help="Maximum number of nodes.", show_default="the trace's maximum"
     ),
 ]
 StepTime = Annotated[float, typer.Option(help="Seconds per step.")]

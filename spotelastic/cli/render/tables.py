@@ -294,7 +294,7 @@ def listing_table(clusters: Sequence[ClusterSummary]) -> RenderableType:
 
 def trials_table(results: Sequence[TrialResult]) -> RenderableType:
     """Return the table of receivers that were tried."""
-    table = table_of("receiver", "what came of it")
+    table = table_of("receiver", "result")
     table.columns[-1].no_wrap = False
     for each in results:
         table.add_row(each.receiver, "delivered" if each.delivered else Text(each.why))

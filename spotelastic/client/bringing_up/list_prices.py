@@ -3,15 +3,17 @@
 from collections.abc import Iterator
 
 from spotelastic.aws.base.names import members_of
+from spotelastic.aws.compute import instance_types
 from spotelastic.aws.compute.estimate import WORKER_DISK_GIB, Estimate, Line, estimate
 from spotelastic.aws.compute.prices import Table, shipped_table
-from spotelastic.aws.planning import zone_traffic
+from spotelastic.aws.compute.quotas import NodeDemand
+from spotelastic.aws.planning import type_selection, zone_traffic
+from spotelastic.client.bringing_up import script_check
 from spotelastic.client.bringing_up.plan import Planned
 from spotelastic.client.config.validated_job import ValidatedJob
 from spotelastic.errors import UsageError
 from spotelastic.model.job import JobSpec
 
-GPU_FAMILIES = ("g", "p")
 SEVERAL_CARDS = frozenset(
     {
         "g6e.24xlarge",
@@ -34,10 +36,10 @@ UNKNOWN = (
 def planned(job: ValidatedJob) -> Planned:
     """Return the plan.
 
-    Raises `UsageError` if only an account can tell which instance types are meant.
+    Raises `UsageError` if no type of the shipped list has what is required.
     """
     table = shipped_table()
-    types = job.spec.instance_types or (_cheapest(job, table),)
+    types = job.spec.instance_types or _chosen(job, table)
     disk = job.config.disk or WORKER_DISK_GIB
     costs = _estimate(job.spec, types[0], table, disk)
     return Planned(
@@ -53,22 +55,25 @@ def planned(job: ValidatedJob) -> Planned:
         prices_of=table.date,
         warnings=(
             *(f"not known without an AWS account: {what}" for what in UNKNOWN),
+            *script_check.findings(job),
             *(_of_traffic(job.spec, types[0])),
         ),
         obstacles=(),
     )
 
 
-def _cheapest(job: ValidatedJob, table: Table) -> str:
-    """Return the cheapest GPU type; `up` takes the cheapest in quota if no type is given."""
-    if str(job.requirement):
-        flag = "--gpus" if job.config.gpus else "--gpu-memory"
+def _chosen(job: ValidatedJob, table: Table) -> tuple[str, ...]:
+    """Return the types that `up` would choose if each of them had its list price and no quota."""
+    kinds = [kind for kind in instance_types.shipped() if job.requirement.fits(kind)]
+    found = type_selection.options(
+        kinds, table.usd_per_hour, lambda type, *, spot: None, NodeDemand(0, 0)
+    )
+    if not found:
         raise UsageError(
-            f"{flag}: only an AWS account can tell which types have that: configure one "
-            "(`aws configure`), or name --instance-types"
+            f"{job.requirement}: no type of the shipped price list has that; an AWS account "
+            "(`aws configure`) is asked for all types, or name --instance-types"
         )
-    prices = table.usd_per_hour
-    return min((name for name in prices if name.startswith(GPU_FAMILIES)), key=prices.__getitem__)
+    return tuple(kind.name for kind in found[0].types)
 
 
 def _of_traffic(spec: JobSpec, worker: str) -> Iterator[str]:

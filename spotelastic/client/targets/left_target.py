@@ -113,7 +113,7 @@ class LeftCluster:
 
 
 class LeftTarget:
-    """This machine with what one local cluster has left there."""
+    """What one local cluster has left on this machine."""
 
     def __init__(self, left: LeftCluster) -> None:
         self._left = left

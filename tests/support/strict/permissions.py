@@ -202,8 +202,6 @@ def _write_conditions(response: Any) -> dict[str, str]:
     return {"s3:ObjectCreationOperation": str(not part).lower(), **condition}
 
 
-
-
 def _listed(response: Any) -> list[str]:
     """Return the keys in the body of a DeleteObjects."""
     nodes = fromstring(response.body).iter()

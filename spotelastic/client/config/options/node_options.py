@@ -29,7 +29,7 @@ class NodeOptions:
     )
     min: int = option(
         1,
-        "Fewest nodes to train with.",
+        "Minimum number of nodes.",
         SCALE,
         NODES,
         metavar="N",
@@ -37,7 +37,7 @@ class NodeOptions:
     )
     max: int | None = option(
         None,
-        "Most nodes to train with.",
+        "Maximum number of nodes.",
         SCALE,
         NODES,
         metavar="N",
