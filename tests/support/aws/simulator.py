@@ -8,7 +8,7 @@ import pytest
 from moto.core.responses import ActionResult
 from moto.iam.models import iam_backends
 from moto.iam.responses import IamResponse
-from spotelastic.local.iam.evaluation import AccessRequest, Resource, permits
+from support.strict.evaluation import AccessRequest, Resource, permits
 
 TAG = "aws:ResourceTag/"
 
