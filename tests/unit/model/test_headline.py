@@ -66,7 +66,11 @@ def test_every_kind_of_fault_is_drawn() -> None:
     assert set(FAULTS) == set(KINDS)
 
 
-@pytest.mark.parametrize("faults", [set(), *({each} for each in FAULTS), *drawn(150)], ids=str)
+def names(faults: set[str]) -> str:
+    return ",".join(sorted(faults)) or "nothing"
+
+
+@pytest.mark.parametrize("faults", [set(), *({each} for each in FAULTS), *drawn(150)], ids=names)
 def test_all_that_is_wrong_is_told_the_worst_first_and_alike_everywhere(faults: set[str]) -> None:
     # Of two ends the last one that is written into the status counts.
     faults = faults - {"failed"} if faults >= OF_THE_END else faults
