@@ -355,6 +355,8 @@ class JobSpec:
     """Further storage, as bucket/prefix, that workers may read."""
     write: tuple[str, ...] = ()
     """Further storage, as bucket/prefix, that workers may read and write."""
+    mounts: tuple[str, ...] = ()
+    """File systems that nodes mount, as `--mount` names them."""
     demands: AccountDemands = AccountDemands()
     folder: str = ""
     """The folder in which `up` was run; empty: not known."""

@@ -293,6 +293,7 @@ def _workers(request: ClusterSpec, plan: LaunchPlan) -> WorkerGroups:
         public=None if plan.spec.vpc else True,
         own_tags=plan.spec.demands.tags,
         key=plan.spec.demands.key,
+        user_data=plan.parameters["BootScript"],
         max_price=request.job.capacity.max_price,
     )
 

@@ -13,7 +13,9 @@ from spotelastic.aws.base.clients import Aws, Rejected, calling
 from spotelastic.aws.base.names import MEMBERS
 from spotelastic.aws.network import zones
 from spotelastic.errors import UsageError
+from spotelastic.model.job import AccountDemands
 
+NO_DEMANDS = AccountDemands()
 SERVICES = ("autoscaling", "cloudformation", "ec2", "logs", "s3", "sqs", "ssm")
 """Services that nodes call. Without a route to the internet each needs an endpoint."""
 _NO_TARGETS = frozenset({"DestinationPrefixListId", "InstanceOwnerId"})
@@ -168,13 +170,21 @@ def shortages(
             )
 
 
-def obstacles(network: Network, chosen: Sequence[str], interfaces: int) -> Iterator[str]:
+def obstacles(
+    network: Network,
+    chosen: Sequence[str],
+    interfaces: int,
+    demands: AccountDemands = NO_DEMANDS,
+) -> Iterator[str]:
     """Yield what would keep nodes in the `chosen` zones from working (pure).
 
-    `interfaces` is the number of network interfaces of a worker.
+    `interfaces` is the number of network interfaces of a worker. By a proxy that the account has
+    nodes reach everything.
     """
     if not network.resolves:
         yield f"{network.vpc} has its DNS support off: nodes will not find AWS's services"
+    if demands.proxy:
+        return
     subnets = network.of(chosen)
     cut_off = [subnet for subnet in subnets if not subnet.way_out]
     if cut_off:
@@ -183,11 +193,13 @@ def obstacles(network: Network, chosen: Sequence[str], interfaces: int) -> Itera
             - network.endpoints
             - frozenset.intersection(*(subnet.endpoints for subnet in cut_off))
         )
-        yield (
-            f"no route to the internet from {_names(cut_off)}: control nodes find no package index "
-            "there"
-            + (f", and {network.vpc} has no endpoint for {_listed(missing)}" if missing else "")
-        )
+        lacks = [] if demands.index_url else ["control nodes find no package index there"]
+        lacks += [f"{network.vpc} has no endpoint for {_listed(missing)}"] if missing else []
+        if lacks:
+            yield (
+                f"no route to the internet from {_names(cut_off)}: {', and '.join(lacks)}; --proxy "
+                "and --index-url name ways of your own"
+            )
     deaf = [s for s in subnets if s.way_out.startswith("igw-") and (interfaces > 1 or not s.public)]
     if deaf:
         why = (

@@ -5,10 +5,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from spotelastic.aws.artifacts.boot_artifacts import BootRelease
-from spotelastic.aws.base import account, names
+from spotelastic.aws.base import account, boot_variables, names
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.infra_files import boot_script
 from spotelastic.aws.base.names import CLIENT_PORT, MEMBERS, Names, members_of
+from spotelastic.aws.base.partitions import partition_of
 from spotelastic.aws.compute import instance_types, offers, worker_groups
 from spotelastic.aws.compute.estimate import DISK_MIB_S
 from spotelastic.aws.compute.images import (
@@ -24,6 +25,7 @@ from spotelastic.aws.compute.network_interfaces import Interface, choose_interfa
 from spotelastic.aws.network import cloudformation, existing_vpc, shared_network, zones
 from spotelastic.aws.network.shared_network import SharedNetwork
 from spotelastic.aws.planning import encryption_key, given_parts
+from spotelastic.aws.security import sessions
 from spotelastic.clock import wall
 from spotelastic.errors import UsageError
 from spotelastic.model.job import JobSpec
@@ -32,6 +34,8 @@ from spotelastic.notifications.urls import topics
 PLACED_AND_SPREAD = (
     "--placement cluster puts all nodes into one zone, --zones spread into all: remove one of them"
 )
+LONGEST_USER_DATA = 4096
+"""Characters, in base64, that fit into a stack's parameter."""
 AWAKE, ASLEEP = "1", "0"
 """Values of the stack's parameter `ControlNodes`."""
 _NETWORK = {
@@ -169,9 +173,11 @@ def plan_of(
         **_control_image(aws, spec.demands.control_image),
         "ControlType": spec.control_type,
         **given_parts.profile_parameters(aws, spec),
-        "BootScript": boot_script(),
+        "BootScript": _user_data(aws, spec, network),
         "Boundary": spec.demands.boundary,
         "Key": spec.demands.key,
+        "DataKeys": ",".join(spec.demands.data_keys) or zones.NONE,
+        **sessions.parameters(aws),
     }
     return LaunchPlan(
         bucket, bucket != usual, spec, parameters, image, worker_zones, interfaces, disk
@@ -265,6 +271,29 @@ def _control_image(aws: Aws, given: str) -> dict[str, str]:
         else (first_image(aws, AMAZON_LINUX), usual)
     )
     return {"ControlImage": image, "ControlRoot": root}
+
+
+def _user_data(aws: Aws, spec: JobSpec, network: Mapping[str, str]) -> str:
+    """Return what nodes boot with. Raises `UsageError` if that becomes too long for AWS."""
+    demands = spec.demands
+    if not demands.proxy and not demands.index_url:
+        return boot_script()
+    its = existing_vpc.look(aws, spec.vpc, spec.subnets) if spec.vpc else None
+    subnets = () if its is None else its.subnets
+    gateways = (subnet.endpoints for subnet in subnets)
+    found = boot_variables.variables(
+        demands,
+        zones.given(network["MemberAddresses"]),
+        [subnet.block for subnet in subnets],
+        (its.endpoints if its else frozenset()) | frozenset.union(frozenset(), *gateways),
+        aws.region,
+        partition_of(aws.region).domain,
+    )
+    made = boot_script(boot_variables.exported(found))
+    if len(made) > LONGEST_USER_DATA:
+        over = (len(made) - LONGEST_USER_DATA) * 3 // 4
+        raise UsageError(f"--no-proxy: it is {over} characters too long for nodes' user data")
+    return made
 
 
 def _key(aws: Aws, request: ClusterSpec, known: Mapping[str, Any] | None) -> str:

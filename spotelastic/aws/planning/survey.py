@@ -113,6 +113,7 @@ def survey(
         fatal += network_quotas.shortages(aws, int(shared is None), nat_gateways)
     _refuse(fatal)
     told, unfit = given_parts.look(aws, job, network, bucket, key) if known is None else ((), ())
+    in_bucket = encryption_key.bucket_obstacle(aws, bucket, key) if bucket else ""
     of_disks = AccountKey() if key or known is not None else disk_key.look(aws)
     image = find_workers_image(aws, kinds[0].gpus, job.demands.worker_image)
     size = find_root_disk(aws, image, disk).gib if known is None else known.disk_gib
@@ -137,12 +138,14 @@ def survey(
             *_of_shared_network(job, shared, its_zones),
             *public_access.warnings(blocked, public=addresses[1] > 0),
             *disk_key.warnings(key),
+            *encryption_key.data_warnings(aws, job, key),
             *filter(None, (of_disks.warning,)),
             *(() if packed else zone_traffic.warnings(kinds, _nodes(job)[1], len(for_workers))),
             *partitions.about_prices(aws.region),
         ),
         obstacles=(
-            *_obstacles(aws, network, its_zones, interfaces, of_disks, bucket, key),
+            *_of_way_out(job, network, its_zones, interfaces),
+            *filter(None, (of_disks.obstacle, in_bucket)),
             *unfit,
         ),
         options=options,
@@ -151,25 +154,19 @@ def survey(
     )
 
 
-def _obstacles(
-    aws: Aws,
-    network: Network | None,
-    its_zones: tuple[str, ...],
-    interfaces: int,
-    of_disks: AccountKey,
-    bucket: str,
-    key: str,
-) -> tuple[str, ...]:
-    """Return what would keep nodes from working at all."""
-    found = () if network is None else existing_vpc.obstacles(network, its_zones, interfaces)
-    in_bucket = encryption_key.bucket_obstacle(aws, bucket, key) if bucket else ""
-    return tuple(filter(None, (*found, of_disks.obstacle, in_bucket)))
+def _of_way_out(
+    job: JobSpec, network: Network | None, its_zones: tuple[str, ...], interfaces: int
+) -> Iterator[str]:
+    """Yield what would keep nodes from reaching what they need."""
+    if network is not None:
+        yield from existing_vpc.obstacles(network, its_zones, interfaces, job.demands)
 
 
 def _conditions(job: JobSpec, *, placed: bool) -> dict[str, bool]:
     """Return the conditions of the stack's template, but for those of a network."""
     demands = job.demands
     return {
+        "DataKeyed": bool(demands.data_keys) and not demands.worker_profile,
         "MakesControl": not demands.control_profile,
         "MakesGroup": not demands.security_group,
         "MakesWorkers": not demands.worker_profile,

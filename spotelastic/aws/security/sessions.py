@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Mapping
 
 from spotelastic.aws.base.clients import Aws, Rejected, calling
+from spotelastic.aws.planning.encryption_key import find_key
 from spotelastic.errors import EnvironmentFailure
 
 PLUGIN = "session-manager-plugin"
@@ -16,6 +17,29 @@ INSTALL = (
     "https://docs.aws.amazon.com/systems-manager/latest/userguide/"
     "session-manager-working-with-install-plugin.html"
 )
+
+
+PREFERENCES = "SSM-SessionManagerRunShell"
+"""The document that holds the preferences of an account and region."""
+
+
+def parameters(aws: Aws) -> dict[str, str]:
+    """Return what the preferences of Session Manager make each node's agent use, as parameters of
+    a cluster's stack: a key, a bucket and a log group; empty where there is none, or where these
+    credentials may not look.
+    """
+    try:
+        with calling("look at the preferences of Session Manager"):
+            found = aws.ssm.get_document(Name=PREFERENCES)
+        inputs = json.loads(found["Content"]).get("inputs", {})
+    except (Rejected, ValueError):
+        inputs = {}
+    key = str(inputs.get("kmsKeyId") or "")
+    return {
+        "SessionBucket": str(inputs.get("s3BucketName") or ""),
+        "SessionKey": find_key(aws, key, PREFERENCES) if key else "",
+        "SessionLogs": str(inputs.get("cloudWatchLogGroupName") or ""),
+    }
 
 
 def plugin() -> str:

@@ -18,6 +18,9 @@ from spotelastic.aws.base.names import (
     Names,
     members_of,
 )
+from spotelastic.aws.base import boot_variables
+from spotelastic.aws.node import mounts
+from spotelastic.aws.planning.encryption_key import data_keys
 from spotelastic.aws.planning.plan import PLACED_AND_SPREAD, ClusterSpec
 from spotelastic.aws.planning.survey import Survey
 from spotelastic.aws.planning.type_selection import Requirement
@@ -182,6 +185,7 @@ def check(config: JobConfig, folder: Path | CodeSource) -> ValidatedJob:
         demands=_demands(config),
         read=variables.folders("read", config.read),
         write=variables.folders("write", config.write),
+        mounts=mounts.read_all(config.mount),
         folder=code.folder,
         metrics_port=config.metrics_port or 0,
         notify=dict.fromkeys(notify, 0),
@@ -193,16 +197,22 @@ def check(config: JobConfig, folder: Path | CodeSource) -> ValidatedJob:
 
 def _demands(config: JobConfig) -> AccountDemands:
     """Return what the account demands and gives. Its keys are looked up later."""
-    return AccountDemands(
+    found = AccountDemands(
         tags=read_tags(config.tag),
         boundary=boundary(config.permissions_boundary),
+        data_keys=data_keys(config.data_key),
         worker_profile=config.worker_profile or "",
         control_profile=config.control_profile or "",
         stack_role=config.stack_role or "",
         security_group=config.security_group or "",
         worker_image=config.worker_image or "",
         control_image=config.control_image or "",
+        proxy=config.proxy or "",
+        no_proxy=tuple(config.no_proxy),
+        index_url=config.index_url or "",
     )
+    boot_variables.check(found)
+    return found
 
 
 def _notify(config: JobConfig, variables: Mapping[str, str]) -> dict[str, str]:
@@ -334,11 +344,12 @@ def _check_combination(config: JobConfig) -> None:
         raise UsageError(
             "an existing network needs both flags: --vpc vpc-... --subnets subnet-...,subnet-..."
         )
-    if config.security_group and not config.vpc:
-        raise UsageError(
-            f"--security-group {config.security_group}: it is of one network: give that as well, "
-            "--vpc vpc-... --subnets subnet-...,subnet-..."
-        )
+    for flag, given in (("security-group", config.security_group), ("proxy", config.proxy)):
+        if given and not config.vpc:
+            raise UsageError(
+                f"--{flag} {given}: it is of one network: give that as well, --vpc vpc-... "
+                "--subnets subnet-...,subnet-..."
+            )
     for flag in ("drill", "report", "curve"):
         if (config.detach or config.plan) and getattr(config, flag):
             wrong = "plan" if config.plan else "detach"

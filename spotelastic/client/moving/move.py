@@ -113,6 +113,7 @@ def _check(its: MoveRegions) -> None:
     demands = spec.demands
     for flag, given in (
         ("kms-key", demands.key),
+        ("data-key", ",".join(demands.data_keys)),
         ("worker-image", demands.worker_image),
         ("control-image", demands.control_image),
     ):

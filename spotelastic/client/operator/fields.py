@@ -19,7 +19,7 @@ LEFT_OUT = frozenset(
         *("local", "notify", "max_price", "max_cost", "keep_failed", "placement", "on_demand"),
         *("spot_patience", "build_secret", "environment", "gpu_memory", "disk", "queue"),
         *("region", "regions", "region_patience", "moves_per_day", "prefer_capacity"),
-        *("read", "write"),
+        *("read", "write", "mount"),
         *("control", "control_type"),
     }
 )

@@ -121,6 +121,11 @@ class LocalChoice:
             raise UsageError(
                 f"--image {config.image}: nodes of the local cloud are processes: remove --local"
             )
+        if config.mount:
+            raise UsageError(
+                f"--mount {config.mount[0]}: nodes of the local cloud are processes, which see the "
+                "folders of this machine: remove --local"
+            )
         if config.keep_failed and not (config.detach or config.keep):
             raise UsageError(
                 "--keep-failed: a local cluster ends with the command that made it: add --detach "
@@ -162,6 +167,7 @@ REFUSED = {
     "max_cost": "the prices of a Kubernetes cluster's machines are not known: remove --max-cost",
     "fresh": "this machine may not reach the storage: begin with another --name and --storage",
     "keep_failed": "the pod of a failed worker is not kept: remove --keep-failed",
+    "mount": "volumes are named in the pods' resource: remove --mount",
     "placement": "the scheduler places pods: remove --placement",
     "build_secret": "the image has the packages: remove --build-secret",
     "environment": "the image has the packages: remove --environment",

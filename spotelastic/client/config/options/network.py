@@ -41,6 +41,15 @@ class NetworkOptions:
     kms_key: str | None = option(
         None, "KMS key of disks, parameters and logs on AWS.", CLUSTER, NETWORK, metavar="KEY"
     )
+    data_key: Sequence[str] = option(
+        (),
+        "KMS keys of the buckets of --read and --write, where they are not --kms-key.",
+        UP,
+        NETWORK,
+        metavar="ARN[,A...]",
+        commas=True,
+        stored=lambda job: ",".join(job.demands.data_keys),
+    )
     worker_profile: str | None = option(
         None,
         "Instance profile of workers that the account has, with its role; none is made then.",
@@ -71,6 +80,32 @@ class NetworkOptions:
         CLUSTER,
         NETWORK,
         metavar="SG",
+    )
+    proxy: str | None = option(
+        None,
+        "Proxy by which nodes in --vpc reach the internet, from their boot on.",
+        UP,
+        NETWORK,
+        metavar="URL",
+        stored=lambda job: job.demands.proxy,
+    )
+    no_proxy: Sequence[str] = option(
+        (),
+        "What they reach without it, besides their own network and its endpoints.",
+        UP,
+        NETWORK,
+        metavar="HOST[,H...]",
+        commas=True,
+        stored=lambda job: ",".join(job.demands.no_proxy),
+    )
+    index_url: str | None = option(
+        None,
+        "Package index from which nodes install.",
+        UP,
+        NETWORK,
+        metavar="URL",
+        shown_default="PyPI",
+        stored=lambda job: job.demands.index_url,
     )
     worker_image: str | None = option(
         None,

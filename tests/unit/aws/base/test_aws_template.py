@@ -17,7 +17,7 @@ from spotelastic.local.iam.evaluation import AccessRequest, Resource, permits
 
 
 def test_the_templates_are_clean_in_every_partition() -> None:
-    templates = (str(infra(name)) for name in ("cluster.yaml", "network.yaml"))
+    templates = (str(infra(name)) for name in ("cluster.yaml", "network.yaml", "roles.json"))
     command = [str(Path(sys.executable).with_name("cfn-lint")), *templates]
     command += ["--regions", *PARTITIONS]
     found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENT)
