@@ -161,8 +161,8 @@ def _agent() -> int:
         if CONTAINED not in os.environ:
             with phases.phase("disks"):
                 mounted = mounts.ensure(spec.mounts, me.region)
-        if spec.container and CONTAINED not in os.environ:
-            return _continue_in_image(spec, me, tls, phases, mounted)
+            if spec.container:
+                return _continue_in_image(spec, me, tls, phases, mounted)
         with phases.phase("job"):
             workdir = _code(aws, me, spec)
         found = job_environment.make(aws, spec, me, workdir, tls, phases)

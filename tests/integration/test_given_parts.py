@@ -5,15 +5,17 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import boto3
 import pytest
 from moto.ec2.models import ec2_backends
 from support.aws import template
 from support.aws.account import REGION, account
 from support.aws.cluster_remains import remains
 from support.aws.own_network import Own
+from support.aws.policies import role_of
 
 from spotelastic.aws.base.account import ensure_service_role
-from spotelastic.aws.base.clients import Aws
+from spotelastic.aws.base.clients import Aws, Rejected
 from spotelastic.aws.base.infra_files import infra
 from spotelastic.aws.base.names import Names
 from spotelastic.aws.clusters import lifecycle, teardown
@@ -23,8 +25,10 @@ from spotelastic.aws.planning import dry_run
 from spotelastic.aws.planning.given_parts import needs
 from spotelastic.aws.planning.plan import plan_of
 from spotelastic.aws.planning.survey import survey
+from spotelastic.aws.security import sessions
 from spotelastic.cloud.model import ALIVE
 from spotelastic.errors import UsageError
+from spotelastic.local.iam.evaluation import AccessRequest, Resource, permits
 from spotelastic.model.job import AccountDemands
 
 NAME = "quokka"
@@ -77,6 +81,7 @@ def image(own: Own, architecture: str = "x86_64") -> str:
     id = str(own.aws.ec2.register_image(Name="hardened")["ImageId"])
     its: Any = ec2_backends[own.aws.account][REGION].amis[id]
     its.architecture, its.root_device_name = architecture, "/dev/sda1"
+    its.root_device_type = "ebs"
     return id
 
 
@@ -133,8 +138,7 @@ def test_with_all_that_is_given_nothing_of_it_is_made_or_lost(own: Own) -> None:
     for each in instances:
         tags = {tag["Key"]: tag["Value"] for tag in each["Tags"]}
         assert its.security_group in {a["GroupId"] for a in each["SecurityGroups"]}
-        image = getattr(its, f"{tags['spotelastic:role']}_image")
-        assert each["ImageId"] == image
+        assert each["ImageId"] == getattr(its, f"{tags['spotelastic:role']}_image")
         profile = each["IamInstanceProfile"]["Arn"].rpartition("/")[2]
         assert profile == f"spotelastic-{tags['spotelastic:role']}"
     (launched,) = own.aws.ec2.describe_launch_template_versions(
@@ -203,9 +207,72 @@ def test_a_group_or_an_image_that_nodes_could_not_have_is_refused(own: Own) -> N
     assert plan.parameters["ControlRoot"] == "/dev/sda1"
 
 
+def test_roles_that_are_made_may_use_the_keys_of_data_and_what_sessions_are_kept_in(
+    own: Own,
+) -> None:
+    aws = own.aws
+    keys = [aws.kms.create_key()["KeyMetadata"]["Arn"] for _ in range(3)]
+    mine, of_sessions, other = keys
+    inputs = {
+        "kmsKeyId": of_sessions.rpartition("/")[2],
+        "s3BucketName": "sessions",
+        "cloudWatchLogGroupName": "/company/sessions",
+    }
+    preferences = {"schemaVersion": "1.0", "sessionType": "Standard_Stream", "inputs": inputs}
+    aws.ssm.create_document(
+        Name=sessions.PREFERENCES, DocumentType="Session", Content=json.dumps(preferences)
+    )
+    for bucket, key in (("theirs", mine), ("others", other)):
+        aws.s3.create_bucket(Bucket=bucket)
+        rule = {
+            "ApplyServerSideEncryptionByDefault": {"SSEAlgorithm": "aws:kms", "KMSMasterKeyID": key}
+        }
+        aws.s3.put_bucket_encryption(
+            Bucket=bucket, ServerSideEncryptionConfiguration={"Rules": [rule]}
+        )
+    wanted = own.request(
+        NAME, demands=AccountDemands(data_keys=(mine,)), read=("theirs/",), write=("others/",)
+    )
+    found = survey(aws, wanted.job)
+    told = [each for each in found.warnings if "--data-key" in each]
+    assert len(told) == 1 and told[0].startswith(f"s3://others encrypts with {other}")
+    lifecycle.create(wanted, lambda _: None, aws)
+    stack = aws.cloudformation.describe_stack_resources(StackName=ITS.stack)["StackResources"]
+    policies = sum(each["ResourceType"] == "AWS::IAM::Policy" for each in stack)
+    assert f"{policies} IAM::Policy" in found.resources
+    by_s3 = {"kms:ViaService": f"s3.{REGION}.amazonaws.com"}
+    logs = f"arn:aws:logs:{REGION}:{aws.account}:log-group:/company/sessions:log-stream:i-1"
+    for role in ("WorkerRole", "ControlRole"):
+        its = role_of(aws, NAME, role).policies
+        for action, resource, context, may in (
+            ("kms:Decrypt", mine, by_s3, role == "WorkerRole"),
+            ("kms:Decrypt", mine, {}, False),
+            ("kms:Decrypt", other, by_s3, False),
+            ("kms:Decrypt", of_sessions, {}, True),
+            ("s3:PutObject", "arn:aws:s3:::sessions/i-1.log", {}, True),
+            ("s3:GetEncryptionConfiguration", "arn:aws:s3:::sessions", {}, True),
+            ("logs:PutLogEvents", logs, {}, True),
+        ):
+            asked = AccessRequest(action, (Resource(resource),), context)
+            assert permits(its, asked) == may, (role, action, resource)
+    teardown.delete(NAME, aws=aws)
+    aws.ssm.delete_document(Name=sessions.PREFERENCES)
+    assert not any(sessions.parameters(aws, {}).values())
+
+
 def test_a_role_that_an_administrator_has_made_before_is_used_as_it_is(own: Own) -> None:
-    name = f"spotelastic-cloudformation-{REGION}"
-    own.aws.iam.create_role(RoleName=name, AssumeRolePolicyDocument="{}")
-    kept = own.aws.iam.create_user(UserName="developer")
-    assert kept
-    assert ensure_service_role(own.aws).endswith(f":role/{name}")
+    iam = own.aws.iam
+    iam.create_user(UserName="developer")
+    looks = [{"Effect": "Allow", "Action": "iam:GetRole", "Resource": "*"}]
+    policy = {"Version": "2012-10-17", "Statement": looks}
+    iam.put_user_policy(UserName="developer", PolicyName="its", PolicyDocument=json.dumps(policy))
+    key = iam.create_access_key(UserName="developer")["AccessKey"]
+    session = boto3.Session(key["AccessKeyId"], key["SecretAccessKey"], region_name=REGION)
+    developer = Aws(REGION, session=session)
+    made = ensure_service_role(own.aws)
+    assert ensure_service_role(developer) == made
+    name = made.rpartition("/")[2]
+    iam.delete_role_policy(RoleName=name, PolicyName="spotelastic")
+    iam.delete_role(RoleName=name)
+    with pytest.raises(Rejected, match="or name a role that is there, --stack-role"):
+        ensure_service_role(developer)

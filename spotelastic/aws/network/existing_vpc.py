@@ -18,6 +18,7 @@ from spotelastic.model.job import AccountDemands
 NO_DEMANDS = AccountDemands()
 SERVICES = ("autoscaling", "cloudformation", "ec2", "logs", "s3", "sqs", "ssm")
 """Services that nodes call. Without a route to the internet each needs an endpoint."""
+NO_INDEX = "control nodes find no package index there (--index-url names one of your own)"
 _NO_TARGETS = frozenset({"DestinationPrefixListId", "InstanceOwnerId"})
 """Fields of a route that look as those of its target do."""
 _EVERYWHERE = [ipaddress.IPv4Network("0.0.0.0/0")]
@@ -193,12 +194,12 @@ def obstacles(
             - network.endpoints
             - frozenset.intersection(*(subnet.endpoints for subnet in cut_off))
         )
-        lacks = [] if demands.index_url else ["control nodes find no package index there"]
+        lacks = [] if demands.index_url else [NO_INDEX]
         lacks += [f"{network.vpc} has no endpoint for {_listed(missing)}"] if missing else []
         if lacks:
             yield (
-                f"no route to the internet from {_names(cut_off)}: {', and '.join(lacks)}; --proxy "
-                "and --index-url name ways of your own"
+                f"no route to the internet from {_names(cut_off)}, and no --proxy: "
+                f"{', and '.join(lacks)}"
             )
     deaf = [s for s in subnets if s.way_out.startswith("igw-") and (interfaces > 1 or not s.public)]
     if deaf:

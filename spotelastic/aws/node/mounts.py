@@ -1,8 +1,8 @@
 """Reads what `--mount` names, and mounts it on a node: file systems of EFS and FSx, or any of NFS.
 
-    fs-0123abcd:/data                            EFS, by its id
-    fs-0123.fsx.REGION.amazonaws.com@tcp:/NAME:/data    FSx for Lustre, with its mount name
-    HOST:/EXPORT:/data                           NFS: FSx for OpenZFS and ONTAP, and others
+fs-0123abcd:/data                            EFS, by its id
+fs-0123.fsx.REGION.amazonaws.com@tcp:/NAME:/data    FSx for Lustre, with its mount name
+HOST:/EXPORT:/data                           NFS: FSx for OpenZFS and ONTAP, and others
 """
 
 import re
@@ -19,7 +19,7 @@ WITHIN = 180.0
 """Seconds that one command may take."""
 _TEXT = re.compile(r"([\w.@-]+)(:/[\w./-]*)?:(/[\w./-]*[\w-])", re.ASCII)
 _EFS = re.compile(r"fs-[0-9a-f]{8,40}")
-_TAKEN = ("/boot", "/dev", "/etc", "/opt", "/proc", "/run", "/sys", "/tmp", "/usr", "/var")
+_TAKEN = ("/boot", "/dev", "/etc", "/opt/spotelastic", "/proc", "/run", "/sys", "/usr")
 NFS = "nfsvers=4.1,rsize=1048576,wsize=1048576,hard,timeo=600,retrans=2,noresvport"
 """Options that AWS recommends for EFS."""
 LUSTRE = "relatime,flock"
@@ -81,9 +81,7 @@ def _mounted(wanted: Mount) -> Path:
 
 def _run(wanted: Mount, *command: str) -> None:
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=WITHIN, check=False
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=WITHIN, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise EnvironmentFailure(f"--mount {wanted.source}: {error}") from error
     if done.returncode:

@@ -177,7 +177,7 @@ def plan_of(
         "Boundary": spec.demands.boundary,
         "Key": spec.demands.key,
         "DataKeys": ",".join(spec.demands.data_keys) or zones.NONE,
-        **sessions.parameters(aws),
+        **sessions.parameters(aws, cloudformation.parameters(known or {})),
     }
     return LaunchPlan(
         bucket, bucket != usual, spec, parameters, image, worker_zones, interfaces, disk

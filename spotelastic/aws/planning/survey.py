@@ -32,6 +32,7 @@ from spotelastic.aws.planning import (
 )
 from spotelastic.aws.planning.disk_key import AccountKey
 from spotelastic.aws.planning.type_selection import Option, Requirement
+from spotelastic.aws.security import sessions
 from spotelastic.cloud.model import ZoneOffer, ranked
 from spotelastic.errors import EnvironmentFailure, UsageError
 from spotelastic.model.job import JobSpec
@@ -126,7 +127,7 @@ def survey(
             *cloudformation.summary(
                 len(its_zones),
                 private=private,
-                conditions=_conditions(job, placed=placed),
+                conditions=_conditions(aws, job, placed=placed),
             ),
             *(() if private or network or shared else (SHARED_NETWORK_MADE,)),
         ),
@@ -162,7 +163,7 @@ def _of_way_out(
         yield from existing_vpc.obstacles(network, its_zones, interfaces, job.demands)
 
 
-def _conditions(job: JobSpec, *, placed: bool) -> dict[str, bool]:
+def _conditions(aws: Aws, job: JobSpec, *, placed: bool) -> dict[str, bool]:
     """Return the conditions of the stack's template, but for those of a network."""
     demands = job.demands
     return {
@@ -172,6 +173,8 @@ def _conditions(job: JobSpec, *, placed: bool) -> dict[str, bool]:
         "MakesWorkers": not demands.worker_profile,
         "Moving": job.regions is not None and not demands.control_profile,
         "Placed": placed,
+        "Recorded": any(sessions.parameters(aws, {}).values())
+        and not (demands.worker_profile and demands.control_profile),
         "Three": len(members_of(job)) > 1,
     }
 
