@@ -289,7 +289,7 @@ class AccountDemands:
     proxy: str = ""
     """URL of the proxy by which nodes reach the internet; empty: none."""
     no_proxy: tuple[str, ...] = ()
-    """Hosts and networks that nodes reach without it, besides their own and its endpoints of AWS."""
+    """Hosts and networks that nodes reach without it, besides those of their own network."""
     index_url: str = ""
     """URL of the package index of nodes; empty: PyPI."""
 

@@ -21,7 +21,7 @@ from spotelastic.aws.base.names import Names
 from spotelastic.aws.clusters import lifecycle, teardown
 from spotelastic.aws.compute import autoscaling
 from spotelastic.aws.network import cloudformation
-from spotelastic.aws.planning import dry_run
+from spotelastic.aws.planning import dry_run, given_parts
 from spotelastic.aws.planning.given_parts import needs
 from spotelastic.aws.planning.plan import plan_of
 from spotelastic.aws.planning.survey import survey
@@ -186,6 +186,29 @@ def test_what_a_given_role_lacks_is_named(own: Own) -> None:
         survey(own.aws, own.request(NAME, demands=AccountDemands(control_profile="none")).job)
 
 
+def test_where_nobody_may_look_that_is_told(own: Own) -> None:
+    asks = AccountDemands(worker_profile="spotelastic-worker")
+    job = own.request(NAME, demands=asks).job
+    for number, actions in enumerate((["iam:GetRole"], ["iam:GetInstanceProfile"])):
+        developer = signed_in(own, f"developer-{number}", actions)
+        told, obstacles = given_parts.look(developer, job, None, "", "")
+        assert obstacles == ()
+        assert any("may not look what its role permits" in each for each in told)
+    told, obstacles = given_parts.look(own.aws, job, None, "", "")
+    assert obstacles == () and not any("may not look" in each for each in told)
+
+
+def signed_in(own: Own, name: str, actions: list[str]) -> Aws:
+    """Somebody who may do just that."""
+    own.aws.iam.create_user(UserName=name)
+    statement = {"Effect": "Allow", "Action": actions, "Resource": "*"}
+    policy = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
+    own.aws.iam.put_user_policy(UserName=name, PolicyName="its", PolicyDocument=policy)
+    key = own.aws.iam.create_access_key(UserName=name)["AccessKey"]
+    session = boto3.Session(key["AccessKeyId"], key["SecretAccessKey"], region_name=REGION)
+    return Aws(REGION, session=session)
+
+
 def test_a_group_or_an_image_that_nodes_could_not_have_is_refused(own: Own) -> None:
     silent = AccountDemands(security_group=group(own, talks=False))
     (told,) = survey(own.aws, own.request(NAME, demands=silent).job).obstacles
@@ -261,14 +284,7 @@ def test_roles_that_are_made_may_use_the_keys_of_data_and_what_sessions_are_kept
 
 
 def test_a_role_that_an_administrator_has_made_before_is_used_as_it_is(own: Own) -> None:
-    iam = own.aws.iam
-    iam.create_user(UserName="developer")
-    looks = [{"Effect": "Allow", "Action": "iam:GetRole", "Resource": "*"}]
-    policy = {"Version": "2012-10-17", "Statement": looks}
-    iam.put_user_policy(UserName="developer", PolicyName="its", PolicyDocument=json.dumps(policy))
-    key = iam.create_access_key(UserName="developer")["AccessKey"]
-    session = boto3.Session(key["AccessKeyId"], key["SecretAccessKey"], region_name=REGION)
-    developer = Aws(REGION, session=session)
+    iam, developer = own.aws.iam, signed_in(own, "developer", ["iam:GetRole"])
     made = ensure_service_role(own.aws)
     assert ensure_service_role(developer) == made
     name = made.rpartition("/")[2]

@@ -178,7 +178,7 @@ def boundary(aws: Aws, given: str) -> str:
 
 
 def ensure_service_role(aws: Aws, demands: AccountDemands = NO_DEMANDS) -> str:
-    """Return the ARN of the role by which CloudFormation deletes stacks: the given one, or the one of
+    """Return the ARN of the role by which CloudFormation deletes stacks: the given one, or that of
     all clusters, which is created if it is missing.
     """
     if demands.stack_role:

@@ -1,9 +1,9 @@
 """Chooses the variables with which nodes boot where they reach the internet by a proxy, or install
 from an index of the account's own (pure).
 
-They are in the nodes' user data, which whoever may describe an instance can read: so neither URL may
-have a password. Must never happen: what nodes tell each other, or ask their instance, goes to the
-proxy. Not every program takes networks in NO_PROXY, so etcd's members stand in it by their addresses.
+They are in the nodes' user data, which whoever may describe an instance can read: so neither URL
+may have a password. Must never happen: what nodes tell each other, or ask their instance, goes to
+the proxy. Not every program takes networks in NO_PROXY: etcd's members stand there by address.
 """
 
 import re

@@ -286,7 +286,7 @@ def tags(stack: Mapping[str, Any]) -> dict[str, str]:
     return {item["Key"]: item["Value"] for item in stack.get("Tags", ())}
 
 
-def summary(zones: int, *, private: bool, conditions: Mapping[str, bool]) -> tuple[str, ...]:
+def summary(zones: int, conditions: Mapping[str, bool], *, private: bool) -> tuple[str, ...]:
     """Return what the stack of a cluster consists of, for people: "3 SQS::Queue", ...
 
     `private`: it has a network of its own, in which workers have no public addresses. `conditions`:

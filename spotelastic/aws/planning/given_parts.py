@@ -19,6 +19,7 @@ from spotelastic.aws.base.clients import DENIED, Aws, Rejected, calling
 from spotelastic.aws.base.infra_files import infra
 from spotelastic.aws.base.partitions import partition_of
 from spotelastic.aws.network.existing_vpc import Network
+from spotelastic.aws.planning.encryption_key import find_key
 from spotelastic.errors import UsageError
 from spotelastic.model.job import JobSpec
 
@@ -54,7 +55,8 @@ def find_profile(aws: Aws, flag: str, given: str) -> GivenProfile:
         if error.code != "NoSuchEntity":
             raise
         raise UsageError(
-            f"--{flag} {given}: the account has no such instance profile; {PAGE} says how one is made"
+            f"--{flag} {given}: the account has no such instance profile; {PAGE} says how to make "
+            "one"
         ) from error
     if not found["Roles"]:
         raise UsageError(f"--{flag} {given}: the instance profile has no role: add it")
@@ -115,8 +117,10 @@ def values_of(aws: Aws, job: JobSpec, bucket: str, key: str) -> dict[str, str]:
     }
 
 
-def _lacking(aws: Aws, role: str, statements: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return what a role may not do, each as action and resource, by IAM's own simulator."""
+def _lacking(aws: Aws, role: str, statements: Iterable[Mapping[str, Any]]) -> list[str] | None:
+    """Return what a role may not do, each as action and resource, by IAM's own simulator; None
+    where these credentials may not ask it.
+    """
     asked = [
         (_several(each["Action"]), resource, _context(each.get("Condition", {})))
         for each in statements
@@ -124,7 +128,12 @@ def _lacking(aws: Aws, role: str, statements: Iterable[Mapping[str, Any]]) -> li
     ]
     with ThreadPoolExecutor(AT_ONCE) as pool:
         answers = pool.map(partial(_denied, aws, role), *zip(*asked, strict=True))
-    return [each for answer in answers for each in answer]
+    try:
+        return [each for answer in answers for each in answer]
+    except Rejected as error:
+        if error.code not in DENIED:
+            raise
+        return None
 
 
 def _denied(
@@ -173,17 +182,15 @@ def look(
         ("worker-profile", demands.worker_profile, "WorkerRole"),
         ("control-profile", demands.control_profile, "ControlRole"),
     ):
-        if not given or not (its := find_profile(aws, flag, given).role):
+        if not given:
             continue
-        try:
-            values = values_of(aws, job, bucket, key)
-            missing = _lacking(aws, its, needs(role, values))
-        except Rejected as error:
-            if error.code not in DENIED:
-                raise
-            told.append(f"--{flag} {given}: what its role permits is not known: {error}")
-            continue
-        if missing:
+        its, missing = find_profile(aws, flag, given).role, None
+        if its:
+            whole = find_key(aws, key) if key else ""
+            missing = _lacking(aws, its, needs(role, values_of(aws, job, bucket, whole)))
+        if missing is None:
+            told.append(f"--{flag} {given}: these credentials may not look what its role permits")
+        elif missing:
             more = f" and {len(missing) - TOLD} more" if len(missing) > TOLD else ""
             obstacles.append(
                 f"--{flag} {given}: its role may not do what nodes do: "

@@ -134,6 +134,8 @@ def plan_of(
     instance_types.check_fit(kinds)
     kind = instance_types.check_alike(kinds)
     job = request.job
+    if known is None:
+        instance_types.control(aws, job.control_type)
     instance_types.check_spot(kinds, job.capacity, job.settings.max_nodes)
     interfaces = choose_interfaces([each.network for each in kinds])
     offered = _offers(aws, request)
@@ -151,7 +153,7 @@ def plan_of(
     # Running nodes keep their image: another Python or torch in the same job is refused.
     its = worker_groups.image(aws, Names(request.name)) if known is not None else ""
     image = its or find_workers_image(aws, kind.gpus, job.demands.worker_image)
-    _check_image(aws, request, its)
+    _check_image(request, image)
     disk = _disk(aws, request, image, known)
     usual = account.default_bucket(aws)
     bucket = _bucket(request, known) or usual
@@ -252,13 +254,15 @@ def _disk(aws: Aws, request: ClusterSpec, image: str, known: Mapping[str, Any] |
     return its
 
 
-def _check_image(aws: Aws, request: ClusterSpec, its: str) -> None:
-    """Raise `UsageError` where a cluster with the image `its` is to have another one."""
+def _check_image(request: ClusterSpec, its: str) -> None:
+    """Raise `UsageError` where a cluster with the image `its` is to have another one. What a
+    parameter names now is for new clusters.
+    """
     given = request.job.demands.worker_image
-    if its and given and given_image(aws, "worker-image", given)[0] != its:
+    if given.startswith("ami-") and given != its:
         raise UsageError(
-            f"--worker-image {given}: nodes of {request.name} have {its}, and all of a job need the "
-            "same Python and torch: take it down first, or choose another --name"
+            f"--worker-image {given}: nodes of {request.name} have {its}, and all of a job need "
+            "the same Python and torch: take it down first, or choose another --name"
         )
 
 

@@ -114,10 +114,8 @@ def survey(
         fatal += network_quotas.shortages(aws, int(shared is None), nat_gateways)
     _refuse(fatal)
     told, unfit = given_parts.look(aws, job, network, bucket, key) if known is None else ((), ())
-    in_bucket = encryption_key.bucket_obstacle(aws, bucket, key) if bucket else ""
-    of_disks = AccountKey() if key or known is not None else disk_key.look(aws)
-    image = find_workers_image(aws, kinds[0].gpus, job.demands.worker_image)
-    size = find_root_disk(aws, image, disk).gib if known is None else known.disk_gib
+    keyed, locked = _of_keys(aws, job, known, key, bucket)
+    size = _disk_size(aws, job, kinds[0].gpus, disk) if known is None else known.disk_gib
     return Survey(
         types=kinds,
         zones=for_workers,
@@ -125,9 +123,7 @@ def survey(
         estimate=_estimate(job, kinds[0].name, price, listed, nat_gateways, addresses, size),
         resources=(
             *cloudformation.summary(
-                len(its_zones),
-                private=private,
-                conditions=_conditions(aws, job, placed=placed),
+                len(its_zones), _conditions(aws, job, placed=placed), private=private
             ),
             *(() if private or network or shared else (SHARED_NETWORK_MADE,)),
         ),
@@ -138,21 +134,34 @@ def survey(
             *_of_network(job, network, its_zones, known),
             *_of_shared_network(job, shared, its_zones),
             *public_access.warnings(blocked, public=addresses[1] > 0),
-            *disk_key.warnings(key),
-            *encryption_key.data_warnings(aws, job, key),
-            *filter(None, (of_disks.warning,)),
+            *keyed,
             *(() if packed else zone_traffic.warnings(kinds, _nodes(job)[1], len(for_workers))),
             *partitions.about_prices(aws.region),
         ),
-        obstacles=(
-            *_of_way_out(job, network, its_zones, interfaces),
-            *filter(None, (of_disks.obstacle, in_bucket)),
-            *unfit,
-        ),
+        obstacles=(*_of_way_out(job, network, its_zones, interfaces), *locked, *unfit),
         options=options,
         ranking=ranking,
         prices_of=listed.date,
     )
+
+
+def _of_keys(
+    aws: Aws, job: JobSpec, known: JobSpec | None, key: str, bucket: str
+) -> tuple[list[str], list[str]]:
+    """Return what is to be known of keys that encrypt, and why nodes could not work with them."""
+    of_disks = AccountKey() if key or known is not None else disk_key.look(aws)
+    told = [
+        *disk_key.warnings(key),
+        *encryption_key.data_warnings(aws, job, key),
+        of_disks.warning,
+    ]
+    in_bucket = encryption_key.bucket_obstacle(aws, bucket, key) if bucket else ""
+    return [*filter(None, told)], [*filter(None, (of_disks.obstacle, in_bucket))]
+
+
+def _disk_size(aws: Aws, job: JobSpec, gpus: int, wanted: int | None) -> int:
+    image = find_workers_image(aws, gpus, job.demands.worker_image)
+    return find_root_disk(aws, image, wanted).gib
 
 
 def _of_way_out(
