@@ -21,11 +21,10 @@ from spotelastic.aws.base.names import Names
 from spotelastic.aws.clusters import lifecycle, teardown
 from spotelastic.aws.compute import autoscaling
 from spotelastic.aws.network import cloudformation
-from spotelastic.aws.planning import dry_run, given_parts
+from spotelastic.aws.planning import dry_run, given_parts, session_preferences
 from spotelastic.aws.planning.given_parts import needs
 from spotelastic.aws.planning.plan import plan_of
 from spotelastic.aws.planning.survey import survey
-from spotelastic.aws.security import sessions
 from spotelastic.cloud.model import ALIVE
 from spotelastic.errors import UsageError
 from spotelastic.local.iam.evaluation import AccessRequest, Resource, permits
@@ -243,7 +242,9 @@ def test_roles_that_are_made_may_use_the_keys_of_data_and_what_sessions_are_kept
     }
     preferences = {"schemaVersion": "1.0", "sessionType": "Standard_Stream", "inputs": inputs}
     aws.ssm.create_document(
-        Name=sessions.PREFERENCES, DocumentType="Session", Content=json.dumps(preferences)
+        Name=session_preferences.PREFERENCES,
+        DocumentType="Session",
+        Content=json.dumps(preferences),
     )
     for bucket, key in (("theirs", mine), ("others", other)):
         aws.s3.create_bucket(Bucket=bucket)
@@ -279,8 +280,8 @@ def test_roles_that_are_made_may_use_the_keys_of_data_and_what_sessions_are_kept
             asked = AccessRequest(action, (Resource(resource),), context)
             assert permits(its, asked) == may, (role, action, resource)
     teardown.delete(NAME, aws=aws)
-    aws.ssm.delete_document(Name=sessions.PREFERENCES)
-    assert not any(sessions.parameters(aws, {}).values())
+    aws.ssm.delete_document(Name=session_preferences.PREFERENCES)
+    assert not any(session_preferences.parameters(aws, {}).values())
 
 
 def test_a_role_that_an_administrator_has_made_before_is_used_as_it_is(own: Own) -> None:

@@ -24,8 +24,7 @@ from spotelastic.aws.compute.instance_types import InstanceType
 from spotelastic.aws.compute.network_interfaces import Interface, choose_interfaces
 from spotelastic.aws.network import cloudformation, existing_vpc, shared_network, zones
 from spotelastic.aws.network.shared_network import SharedNetwork
-from spotelastic.aws.planning import encryption_key, given_parts
-from spotelastic.aws.security import sessions
+from spotelastic.aws.planning import encryption_key, given_parts, session_preferences
 from spotelastic.clock import wall
 from spotelastic.errors import UsageError
 from spotelastic.model.job import JobSpec
@@ -179,7 +178,7 @@ def plan_of(
         "Boundary": spec.demands.boundary,
         "Key": spec.demands.key,
         "DataKeys": ",".join(spec.demands.data_keys) or zones.NONE,
-        **sessions.parameters(aws, cloudformation.parameters(known or {})),
+        **session_preferences.parameters(aws, cloudformation.parameters(known or {})),
     }
     return LaunchPlan(
         bucket, bucket != usual, spec, parameters, image, worker_zones, interfaces, disk

@@ -27,12 +27,12 @@ from spotelastic.aws.planning import (
     given_parts,
     network_quotas,
     public_access,
+    session_preferences,
     type_selection,
     zone_traffic,
 )
 from spotelastic.aws.planning.disk_key import AccountKey
 from spotelastic.aws.planning.type_selection import Option, Requirement
-from spotelastic.aws.security import sessions
 from spotelastic.cloud.model import ZoneOffer, ranked
 from spotelastic.errors import EnvironmentFailure, UsageError
 from spotelastic.model.job import JobSpec
@@ -182,7 +182,7 @@ def _conditions(aws: Aws, job: JobSpec, *, placed: bool) -> dict[str, bool]:
         "MakesWorkers": not demands.worker_profile,
         "Moving": job.regions is not None and not demands.control_profile,
         "Placed": placed,
-        "Recorded": any(sessions.parameters(aws, {}).values())
+        "Recorded": any(session_preferences.parameters(aws, {}).values())
         and not (demands.worker_profile and demands.control_profile),
         "Three": len(members_of(job)) > 1,
     }

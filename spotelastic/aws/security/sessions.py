@@ -7,8 +7,7 @@ import json
 import shutil
 from collections.abc import Mapping
 
-from spotelastic.aws.base.clients import DENIED, Aws, Rejected, calling
-from spotelastic.aws.planning.encryption_key import find_key
+from spotelastic.aws.base.clients import Aws, Rejected, calling
 from spotelastic.errors import EnvironmentFailure
 
 PLUGIN = "session-manager-plugin"
@@ -17,34 +16,6 @@ INSTALL = (
     "https://docs.aws.amazon.com/systems-manager/latest/userguide/"
     "session-manager-working-with-install-plugin.html"
 )
-
-
-PARAMETERS = ("SessionBucket", "SessionKey", "SessionLogs")
-"""What a cluster's stack is told of the preferences."""
-PREFERENCES = "SSM-SessionManagerRunShell"
-"""The document that holds the preferences of an account and region."""
-
-
-def parameters(aws: Aws, before: Mapping[str, str]) -> dict[str, str]:
-    """Return what the preferences of Session Manager make each node's agent use, as parameters of
-    a cluster's stack: a key, a bucket and a log group; empty where there is none. Those of `before`
-    stay where these credentials may not look.
-    """
-    try:
-        with calling("look at the preferences of Session Manager"):
-            found = aws.ssm.get_document(Name=PREFERENCES)
-        inputs = json.loads(found["Content"]).get("inputs", {})
-    except Rejected as error:
-        if error.code in DENIED:
-            return {name: before.get(name, "") for name in PARAMETERS}
-        inputs = {}  # there are none
-    key = str(inputs.get("kmsKeyId") or "")
-    its = (
-        str(inputs.get("s3BucketName") or ""),
-        find_key(aws, key, PREFERENCES) if key else "",
-        str(inputs.get("cloudWatchLogGroupName") or ""),
-    )
-    return dict(zip(PARAMETERS, its, strict=True))
 
 
 def plugin() -> str:
