@@ -222,7 +222,8 @@ def of(logical: str) -> tuple[Resource, ...]:
         case "EC2", _:
             return tuple(_of_ec2(each) for each in PARTS.get(name, (name,)))
         case "IAM", "Policy":
-            return of(properties["Roles"][0])
+            roles = (each[1] if isinstance(each, list) else each for each in properties["Roles"])
+            return tuple(its for role in roles for its in of(role))
         case "SQS", "QueuePolicy":
             return of(properties["Queues"][0])
         case "IAM", _:

@@ -206,6 +206,7 @@ def test_sessions_are_with_nodes_alone_by_the_two_documents() -> None:
 HARMLESS = (
     *("iam:Get*", "iam:List*", "iam:*InstanceProfile", "iam:TagRole", "iam:UntagRole"),
     *("iam:DeleteRole", "iam:DeleteRolePolicy", "iam:DetachRolePolicy"),
+    "iam:SimulatePrincipalPolicy",
 )
 """What takes rights, or says who has them. A role comes into a profile by iam:PassRole alone."""
 BOUNDED = {"iam:CreateRole", "iam:PutRolePermissionsBoundary", "iam:PutRolePolicy"}
