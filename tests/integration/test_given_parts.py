@@ -8,7 +8,7 @@ from typing import Any
 import boto3
 import pytest
 from moto.ec2.models import ec2_backends
-from support.aws import template
+from support.aws import simulator, template
 from support.aws.account import REGION, account
 from support.aws.cluster_remains import remains
 from support.aws.own_network import Own
@@ -37,7 +37,8 @@ ROLES = "company-roles"
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Own]:
-    with account(tmp_path_factory.mktemp("account")):
+    with account(tmp_path_factory.mktemp("account")), pytest.MonkeyPatch.context() as patch:
+        simulator.install(patch)
         its = Own(Aws(REGION), "127.98.0.0/16")
         its.aws.cloudformation.create_stack(
             StackName=ROLES,
@@ -123,7 +124,7 @@ def test_with_all_that_is_given_nothing_of_it_is_made_or_lost(own: Own) -> None:
     wanted = own.request(NAME, demands=its)
     found = survey(own.aws, wanted.job)
     assert found.obstacles == ()
-    assert any("spotelastic" in each or "--worker-image" in each for each in found.warnings)
+    assert any("images need systemd" in each for each in found.warnings)
     cluster = lifecycle.create(wanted, lambda _: None, own.aws)
     assert cluster.spec.service_role == its.stack_role
     kinds = {each.split()[1] for each in found.resources}

@@ -74,8 +74,6 @@ def _unfit(image: Mapping[str, Any]) -> str:
         return f"it is for {image.get('Architecture')}, and nodes are x86_64"
     if image.get("Platform", "").lower() == "windows":
         return "it is one of Windows, and nodes run Linux"
-    if image.get("RootDeviceType", "ebs") != "ebs":
-        return "its root disk is no EBS disk, which nodes have"
     return ""
 
 

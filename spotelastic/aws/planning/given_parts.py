@@ -209,19 +209,12 @@ def _told(job: JobSpec) -> Iterator[str]:
             "roles that are given need rights to --read, --write, --data-key and topics of "
             f"--notify, which are not looked at ({PAGE})"
         )
-    for flag, image, more in (
-        (
-            "worker-image",
-            demands.worker_image,
-            ", with GPUs the NVIDIA driver, with --image docker",
-        ),
-        ("control-image", demands.control_image, ""),
-    ):
-        if image:
-            yield (
-                f"--{flag} {image} needs systemd, bash, curl, the AWS CLI, and Python 3.11 to 3.13 "
-                f"with venv, or dnf to install it{more}"
-            )
+    if images := [*filter(None, (demands.worker_image, demands.control_image))]:
+        yield (
+            f"{', '.join(dict.fromkeys(images))}: images need systemd, bash, curl, the AWS CLI and "
+            "Python 3.11 to 3.13, or dnf to install that; for workers with GPUs NVIDIA's driver, "
+            f"and docker for --image ({PAGE})"
+        )
 
 
 def _of_group(aws: Aws, group: str, network: Network) -> Iterator[str]:

@@ -195,21 +195,21 @@ def check(config: JobConfig, folder: Path | CodeSource) -> ValidatedJob:
     return ValidatedJob(config, spec, code.archive, wanted, secrets, build_secrets, notify)
 
 
+GIVEN = (
+    *("worker_profile", "control_profile", "stack_role", "security_group"),
+    *("worker_image", "control_image", "proxy", "index_url"),
+)
+"""Options that a job holds under the same names."""
+
+
 def _demands(config: JobConfig) -> AccountDemands:
     """Return what the account demands and gives. Its keys are looked up later."""
     found = AccountDemands(
         tags=read_tags(config.tag),
         boundary=boundary(config.permissions_boundary),
         data_keys=data_keys(config.data_key),
-        worker_profile=config.worker_profile or "",
-        control_profile=config.control_profile or "",
-        stack_role=config.stack_role or "",
-        security_group=config.security_group or "",
-        worker_image=config.worker_image or "",
-        control_image=config.control_image or "",
-        proxy=config.proxy or "",
         no_proxy=tuple(config.no_proxy),
-        index_url=config.index_url or "",
+        **{name: getattr(config, name) or "" for name in GIVEN},
     )
     boot_variables.check(found)
     return found

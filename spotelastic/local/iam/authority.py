@@ -109,10 +109,11 @@ def principal_of(account: str, key: str) -> Principal:
     backend = iam_backends[account]["aws"]
     session = sts_backends[account]["aws"].get_assumed_role_from_access_key(key)
     if session is not None:
-        role = _role(backend, session.role_arn)
+        role = next((each for each in backend.roles.values() if each.arn == session.role_arn), None)
         if role is None:  # the role was deleted, and permits nothing any more
             return Principal(f"{session.role_arn} (deleted)")
-        return Principal(role.name, role_policies(account, session.role_arn))
+        attached = role.managed_policies.values()
+        return Principal(role.name, _documents([*role.policies.values(), *_managed(attached)]))
     for user in backend.users.values():
         if any(each.access_key_id == key for each in user.access_keys):
             own = [each["policy_document"] for each in backend_policies(backend, user.name)]
@@ -120,19 +121,6 @@ def principal_of(account: str, key: str) -> Principal:
                 user.name, _documents([*own, *_managed(user.managed_policies.values())])
             )
     return Principal("" if key == ADMINISTRATOR else f"{key} (unknown)")
-
-
-def _role(backend: Any, arn: str) -> Any | None:
-    return next((each for each in backend.roles.values() if each.arn == arn), None)
-
-
-def role_policies(account: str, arn: str) -> tuple[Policy, ...]:
-    """Return all policies of a role."""
-    from moto.iam.models import iam_backends
-
-    role: Any = _role(iam_backends[account]["aws"], arn)
-    attached = role.managed_policies.values()
-    return _documents([*role.policies.values(), *_managed(attached)])
 
 
 def backend_policies(backend: Any, user: str) -> list[dict[str, Any]]:

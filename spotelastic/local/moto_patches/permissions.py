@@ -13,18 +13,9 @@ from moto.core.authorization import ActionAuthenticatorMixin
 from moto.core.exceptions import ServiceException
 from moto.core.responses import ActionResult, BaseResponse
 from moto.iam.models import Role
-from moto.iam.responses import IamResponse
 from moto.s3.exceptions import BucketAccessDeniedError, S3AccessDeniedError
 
-from spotelastic.local.iam.authority import (
-    Authority,
-    AwsRequest,
-    accesses,
-    principal_of,
-    role_policies,
-    s3_access,
-)
-from spotelastic.local.iam.evaluation import AccessRequest, Resource, permits
+from spotelastic.local.iam.authority import Authority, AwsRequest, accesses, principal_of, s3_access
 from spotelastic.local.moto_patches.buckets import owner
 from spotelastic.local.moto_patches.patch import Patches
 
@@ -74,7 +65,6 @@ def install(patches: Patches, authority: Authority) -> None:
     _install_calls(patches, authority)
     _install_s3(patches, authority)
     _install_roles(patches)
-    _install_simulator(patches)
 
 
 def _install_calls(patches: Patches, authority: Authority) -> None:
@@ -167,34 +157,6 @@ def _install_roles(patches: Patches) -> None:
             for name, document in role.policies.items()
         }
         return role
-
-
-def _install_simulator(patches: Patches) -> None:
-    def simulate(response: Any) -> ActionResult:
-        given = {name: response._get_param(name) for name in ("ActionNames", "ResourceArns")}
-        context = {
-            each["ContextKeyName"]: each["ContextKeyValues"][0]
-            for each in response._get_param("ContextEntries", [])
-        }
-        tags = {
-            key.partition("/")[2]: value
-            for key, value in context.items()
-            if key.startswith("aws:ResourceTag/")
-        }
-        resources = tuple(Resource(arn, tags) for arn in given["ResourceArns"])
-        policies = role_policies(response.current_account, response._get_param("PolicySourceArn"))
-        results = [
-            {
-                "EvalActionName": action,
-                "EvalDecision": "allowed"
-                if permits(policies, AccessRequest(action, resources, context))
-                else "implicitDeny",
-            }
-            for action in given["ActionNames"]
-        ]
-        return ActionResult({"EvaluationResults": results})
-
-    patches.addition(IamResponse, "simulate_principal_policy", "moto has no simulator")(simulate)
 
 
 def _listed(response: Any) -> list[str]:

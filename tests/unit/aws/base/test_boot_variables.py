@@ -1,7 +1,7 @@
 """Variables with which nodes boot behind a proxy: who heeds them reaches its own without it."""
 
 import subprocess
-from urllib.request import getproxies_environment, proxy_bypass_environment
+from urllib.request import proxy_bypass
 
 import pytest
 from support.processes.patience import PATIENT
@@ -62,7 +62,7 @@ def test_what_is_near_is_reached_without_the_proxy(
 ) -> None:
     for name, value in made().items():
         monkeypatch.setenv(name, value)
-    assert bool(proxy_bypass_environment(host, getproxies_environment())) == beside
+    assert bool(proxy_bypass(host)) == beside
 
 
 def test_what_a_node_is_given_reaches_its_service_and_its_container() -> None:
