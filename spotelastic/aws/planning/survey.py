@@ -298,7 +298,7 @@ def _controls(aws: Aws, allowed: Quotas, job: JobSpec) -> str:
     left = allowed.allowance(control.name, spot=False)
     if left is None or left.instances(control) >= wanted:
         return ""
-    return left.describe(control, wanted) + quotas.instead(left, control)
+    return left.describe(control, wanted, quotas.instead(left, control))
 
 
 def _zones(

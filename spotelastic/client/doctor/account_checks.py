@@ -84,7 +84,7 @@ def control_quota(aws: Aws) -> Verdict:
     told = judge_quota(left, kind, needed=True, wanted=len(MEMBERS))
     if left is None or told.state == "ok":
         return told
-    return replace(told, advice=told.advice + quotas.instead(left, kind))
+    return replace(told, advice=quotas.instead(left, kind) + told.advice)
 
 
 def network_quota(aws: Aws) -> Verdict:
