@@ -159,8 +159,7 @@ def _agent() -> int:
             parameter = Names(spec.cluster).worker_certificate
             tls = certificate(aws, parameter)
         if CONTAINED not in os.environ:
-            with phases.phase("disks"):
-                mounted = mounts.ensure(spec.mounts, me.region)
+            mounted = mounts.ensure(spec.mounts, me.region)
             if spec.container:
                 return _continue_in_image(spec, me, tls, phases, mounted)
         with phases.phase("job"):

@@ -19,7 +19,7 @@ INDEX = ("PIP_INDEX_URL", "UV_DEFAULT_INDEX")
 NAMES = ("HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "https_proxy", "http_proxy", "no_proxy", *INDEX)
 """All that nodes may get. Programs read one spelling or the other."""
 _HOST = re.compile(r"[\w.:/*-]+", re.ASCII)
-_UNQUOTED = re.compile(r"[\w.:/@%+~=?&-]+", re.ASCII)
+_UNQUOTED = re.compile(r"[\w.:/%+~=?&-]+", re.ASCII)
 
 
 def check(demands: AccountDemands) -> None:
@@ -28,13 +28,13 @@ def check(demands: AccountDemands) -> None:
         if not url:
             continue
         its = urlsplit(url)
-        if its.scheme not in ("http", "https") or not its.hostname or not _UNQUOTED.fullmatch(url):
-            raise UsageError(f"--{flag} {url}: expected http://HOST:PORT or https://HOST/PATH")
-        if its.username or its.password:
+        if "@" in url:
             raise UsageError(
                 f"--{flag}: a URL with a password would be in the user data of nodes, which many "
                 "may read: let the nodes' network or security group in without one"
             )
+        if its.scheme not in ("http", "https") or not its.hostname or not _UNQUOTED.fullmatch(url):
+            raise UsageError(f"--{flag} {url}: expected http://HOST:PORT or https://HOST/PATH")
     for host in demands.no_proxy:
         if not _HOST.fullmatch(host):
             raise UsageError(f"--no-proxy {host}: expected a host, .DOMAIN or network")

@@ -92,6 +92,8 @@ def test_what_a_node_is_given_reaches_its_service_and_its_container() -> None:
             AccountDemands(index_url="https://t0ken@pypi/simple"),
             "--index-url: a URL with a password",
         ),
+        (AccountDemands(proxy="http://u:secret!@proxy:3128"), "--proxy: a URL with a password"),
+        (AccountDemands(proxy="u:secret@proxy:3128"), "--proxy: a URL with a password"),
         (AccountDemands(index_url="https://pypi/$(id)"), "--index-url .*: expected"),
         (AccountDemands(proxy=PROXY, no_proxy=("a'b",)), "--no-proxy a'b: expected a host"),
         (AccountDemands(no_proxy=("a",)), "without --proxy, which is missing"),
