@@ -181,10 +181,14 @@ def _install_roles(patches: Patches) -> None:
     @patches.method(
         Role,
         "create_from_cloudformation_json",
-        "moto stores a stack's policies as Python objects",
+        "moto stores a stack's policies as Python objects, and keeps those that are no value",
     )
-    def create_role(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        role = original(*args, **kwargs)
+    def create_role(
+        original: Callable[..., Any], name: str, resource: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> Any:
+        properties = resource["Properties"]
+        properties["Policies"] = [each for each in properties.get("Policies", ()) if each]
+        role = original(name, resource, *args, **kwargs)
         role.policies = {
             name: document if isinstance(document, str) else json.dumps(document)
             for name, document in role.policies.items()
