@@ -6,8 +6,10 @@ updated from one observation to the next. It holds everything that AWS bills by 
 gateways. It leaves out what AWS bills by the request or the byte.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Literal
 
 from spotelastic.cloud.model import GONE, Instance
@@ -143,6 +145,24 @@ def split(items: Iterable[Usage], now: float) -> Split:
         money((item for item in counted if item.role == "worker"), now),
         money((item for item in counted if item.role != "worker"), now),
     )
+
+
+def rates(bill: Bill) -> tuple[tuple[float, float], ...]:
+    """Return what all that runs costs an hour, from each time on at which that changes."""
+    changes: dict[float, float] = defaultdict(float)
+    for item in bill.values():
+        since = item.start
+        for before in item.earlier:
+            rate = before.usd_per_hour + item.besides_usd_per_hour
+            changes[since] += rate
+            changes[before.until] -= rate
+            since = before.until
+        changes[since] += item.rate
+        if item.end is not None:
+            changes[max(since, item.end)] -= item.rate
+    at = sorted(changes)
+    sums = accumulate(changes[each] for each in at)
+    return tuple((each, max(0.0, round(rate, 9))) for each, rate in zip(at, sums, strict=True))
 
 
 def cost(name: str, bill: Bill, report: Report | None, now: float, limit: float | None) -> Cost:
