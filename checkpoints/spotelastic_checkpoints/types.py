@@ -279,6 +279,8 @@ class DaemonStatus(Value, frozen=True):
     """Where that came from: memory, replica or store."""
     ancestry: Ancestry | None = None
     """Of the round that it was told of last."""
+    outage: str = ""
+    """Why the last upload failed; empty if it did not."""
 
 
 class Item(Value, frozen=True, array_like=True):

@@ -355,7 +355,9 @@ class AgentExecutor:
     def _report(self, failure: Failure, message: str, *, lost_peer: bool = False) -> Events:
         blot = redactor(self.config.secrets)  # before a cut, which might leave half a secret
         message = beginning(blot(message))
-        failure = replace(failure, message=blot(failure.message), traceback=blot(failure.traceback))
+        # The user's own files are found by their paths in the script's folder, not in this node's.
+        trace = failure.traceback.replace(f'File "{self.config.workdir.absolute()}/', 'File "')
+        failure = replace(failure, message=blot(failure.message), traceback=blot(trace))
         failure = failure.storable()
         self._store.put(self.keys.failure(self.config.node), encode(failure))
         data = {

@@ -12,7 +12,7 @@ from spotelastic.model.progress import ClusterSummary, Status
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class ProgressEstimate:
     """How far a job is. What is not known is None: a script need not say where it ends."""
 
     share: float | None = None
@@ -46,7 +46,9 @@ def roughly(seconds: float) -> str:
     return span(max(1, round(seconds / unit)) * unit)
 
 
-def progress_of(status: Status, now: float, spent: tuple[float, float] | None = None) -> Estimate:
+def progress_of(
+    status: Status, now: float, spent: tuple[float, float] | None = None
+) -> ProgressEstimate:
     """Return how far a job is.
 
     `spent` is what the cluster has cost and costs an hour, where that is known better than from the
@@ -60,7 +62,7 @@ def progress_of(status: Status, now: float, spent: tuple[float, float] | None = 
     left = None
     if status.total and not has_ended and (status.pace or status.step >= status.total):
         left = max(0, status.total - status.step) * status.pace
-    return Estimate(
+    return ProgressEstimate(
         share=share,
         left=left,
         ends_at=None if left is None else now + left,

@@ -29,8 +29,17 @@ HeadlineKind = Literal[
 ]
 KINDS: tuple[HeadlineKind, ...] = get_args(HeadlineKind)
 """What can be wrong, the worst first."""
-SHORT_FOR, SILENT_FOR = 900.0, 300.0
-"""Seconds of too few nodes, and without a controller, from which on they are red."""
+SHORT: HeadlineKind = "short-of-nodes"
+TROUBLE = "trouble"
+"""Kind of the events that tell when something begins to be wrong."""
+WHEN_RED = frozenset({SHORT, "no-step", "not-committed"})
+"""What is put on record only where it lasts: nodes come and go, evaluations take minutes, and
+stores fail for some seconds.
+"""
+LASTS, SILENT_FOR = 900.0, 300.0
+"""Seconds without a step, a commit or enough nodes, and without a controller, from which on each is
+red.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,41 +88,41 @@ def _of_the_end(status: Status, now: float) -> Iterator[Headline]:
         yield Headline("failed", "red", f"The job has failed: {why}", todo)
     if status.state == "timed out":
         yield Headline("timed-out", "yellow", f"The job was ended: {why}", again)
+    if status.not_finite:
+        yield _not_finite(status, "was", "Send the run")
 
 
 def _saved(status: Status) -> str:
-    return f"step {status.committed}" if status.committed else "the beginning"
+    is_bad = 0 < status.not_finite <= status.committed
+    saved = f"step {status.committed}" if status.committed else "the beginning"
+    return f"{saved}, where the loss is not finite" if is_bad else saved
 
 
 def _of_training(status: Status, now: float) -> Iterator[Headline]:
     name = status.name
     if status.not_finite:
-        yield Headline(
-            "loss-not-finite",
-            "red",
-            f"The loss is NaN or infinite since step {status.not_finite}; the job is at step "
-            f"{status.step}.",
-            f"The checkpoints of before stay meanwhile: `spotelastic stop {name}`, and send the "
-            "run back to one of them with `checkpoint.restore(step=...)`.",
-        )
+        yield _not_finite(status, "is", f"`spotelastic stop {name}`, and send the run")
     if status.quiet:
-        yield Headline("no-step", "red", status.quiet)
+        lasts = now - status.stepped_at if status.stepped_at else 0.0
+        yield Headline("no-step", "red" if lasts >= LASTS else "yellow", status.quiet)
     if silent := silence(status, now):
         is_red = status.silent_for(now) >= SILENT_FOR
         yield Headline("no-controller", "red" if is_red else "yellow", silent)
-    if status.short_since is not None:
-        lasts = now - status.short_since
+    lasts = 0.0 if status.short_since is None else now - status.short_since
+    # Before the first round nodes boot.
+    if status.short_since is not None and (status.round or lasts >= LASTS):
         yield Headline(
-            "short-of-nodes",
-            "red" if lasts >= SHORT_FOR else "yellow",
+            SHORT,
+            "red" if lasts >= LASTS else "yellow",
             f"There have been fewer nodes than wanted for {span(lasts)}.",
             f"`spotelastic events {name}` says why none comes. Other --instance-types, --zones "
             "spread, a smaller --min or --on-demand fallback let it go on.",
         )
     if status.unsaved:
+        since = status.committed_at or status.began_at or now
         yield Headline(
             "not-committed",
-            "red",
+            "red" if now - since >= LASTS else "yellow",
             f"Checkpoints are not committed, the newest is that of step {status.committed}: "
             f"{status.unsaved}",
         )
@@ -124,6 +133,16 @@ def _of_training(status: Status, now: float) -> Iterator[Headline]:
             f"The loss is {loss(status.loss)}, and was about {loss(status.usual_loss)} before.",
         )
     yield from (Headline("slow-node", "yellow", slow.line) for slow in status.slow)
+
+
+def _not_finite(status: Status, verb: str, todo: str) -> Headline:
+    return Headline(
+        "loss-not-finite",
+        "red",
+        f"The loss {verb} NaN or infinite since step {status.not_finite}; the job {verb} at step "
+        f"{status.step}.",
+        f"{todo} back to a checkpoint of before, which are kept: `checkpoint.restore(step=...)`.",
+    )
 
 
 def _always(status: Status) -> Iterator[Headline]:

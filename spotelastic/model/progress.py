@@ -94,6 +94,8 @@ class Progress:
     """The step since which its losses are NaN or infinite; 0: the newest one is finite, or none is
     known. JSON has no such numbers: `points` has None for them.
     """
+    not_finite_at: float = 0.0
+    """When that step was done."""
     unsaved: str = ""
     """Why its checkpoints do not reach the object store; empty if nothing is known to be wrong."""
 
@@ -222,12 +224,16 @@ class Status:
     """
     began_at: float = 0.0
     """When the run's first step was done; 0: none was."""
+    stepped_at: float = 0.0
+    """When the newest step was done; 0: none was."""
     not_finite: int = 0
     """The step since which the loss is NaN or infinite; 0: it is not. `loss` is None then."""
     usual_loss: float | None = None
     """What the loss was before it went far out of its history; None: it has not."""
     unsaved: str = ""
     """Why checkpoints do not reach the object store; empty if nothing is known to be wrong."""
+    committed_at: float = 0.0
+    """When a step was last committed; 0: none was."""
     error: str = ""
     """The error with which the job failed, in one line."""
     ends_at: float | None = None

@@ -23,7 +23,7 @@ from spotelastic.store import codec, keys
 
 DIGESTS = {
     "v1": "d0603e77d8f0fa8f51bb96f3990c9d10d90c6c9000236f02e59def94a076d535",
-    "v1.1": "37de81b471c23c3ddc9f365deb38449160acf94cb178d7670bf5058f79306e63",
+    "v1.1": "a301fbb3a9cc683f1f563d1251f8fcaf0bf49a88d6bc80a5a8ec8cc0c3e8a835",
 }
 """Of all files of each version."""
 KINDS = list(kinds())

@@ -5,12 +5,18 @@ repeated write cannot bring the step back. A pin is a mark at the end of the rec
 retiring both swap the record, so that the second of the two fails. Steps without a commit are
 removed by epoch, never by age, and only once a newer commit has made them useless
 (docs/explanation/protocols.md, Commits).
+
+Must never happen: the last good commit is retired because newer ones were made of a model that is
+NaN. While losses are not finite nothing is collected. That is on record in the storage: a daemon
+that comes later has seen no loss yet.
 """
 
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 
-from spotelastic_checkpoints import crash_points
+import msgspec
+
+from spotelastic_checkpoints import checksummed_json, crash_points
 from spotelastic_checkpoints.commit import verification
 from spotelastic_checkpoints.commit.commit_protocol import Commits, StepFolder, folder, step_folders
 from spotelastic_checkpoints.crash_points import Stage
@@ -18,6 +24,17 @@ from spotelastic_checkpoints.errors import RestoreFailed, StorageRefused, Storag
 from spotelastic_checkpoints.format import manifest, metadata
 from spotelastic_checkpoints.storage.object_store import Blob
 from spotelastic_checkpoints.types import Commit
+
+HOLD = "not-finite"
+"""Key of the object that keeps all commits."""
+
+
+class Hold(msgspec.Struct):
+    """The losses are not finite: no commit is to be retired."""
+
+    epoch: int
+    step: int
+    """Since when."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +161,28 @@ def _records(
         if metadata.is_pinned(record.data):
             records.pinned.add(commit)
     return records
+
+
+def hold(commits: Commits, epoch: int, step: int) -> None:
+    """Keep all commits from now on, because no loss is finite since that step."""
+    commits.storage.put(HOLD, memoryview(checksummed_json.encode(Hold(epoch, step))))
+
+
+def let_go(commits: Commits) -> None:
+    """Let the retention rules apply again. Who may not delete is asked to only where it is held."""
+    if commits.storage.get(HOLD) is not None:
+        commits.storage.delete([HOLD])
+
+
+def is_held(commits: Commits) -> bool:
+    """Return whether all commits are kept. What a run has left before a fresh start keeps none."""
+    found = commits.storage.get(HOLD)
+    if found is None:
+        return False
+    try:
+        return checksummed_json.decode(found.data, Hold).epoch >= commits.begins()
+    except msgspec.DecodeError:
+        return True
 
 
 def sweep_uploads(commits: Commits, epoch: int) -> int:

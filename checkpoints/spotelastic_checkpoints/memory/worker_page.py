@@ -18,14 +18,20 @@ import xxhash
 from spotelastic_checkpoints.errors import ArenaFull
 from spotelastic_checkpoints.types import Schedule, StepPoint, WorkerStep
 
-SIZE = 1 << 16
+_FIRST = 1 << 16
+"""Bytes of what every version has in its pages, at the same places."""
+SIZE = _FIRST + mmap.PAGESIZE
 """Bytes of a page."""
-_RING_AT = 192
-_RING = (SIZE - _RING_AT) // 24
-_OWN_TIME = SIZE // 8 - 1
+_RING_AT = 128
+_RING = (_FIRST - _RING_AT) // 24
+_OWN_TIME = _FIRST // 8 - 1
 """The word behind the ring: what part of a step is the worker's own work. It is one word, so that
 it is never read in halves: the seconds, their share of the step in 65535ths, and how many
 measurements there were.
+"""
+_TOTAL, _SAMPLES = _FIRST // 8, _FIRST // 8 + 1
+"""The step that the run ends with, and the average samples per step of this worker; 0: the script
+does not say.
 """
 _PACKED = struct.Struct("=fHH")
 _SMOOTHING = 0.3
@@ -69,10 +75,6 @@ class Field(IntEnum):
     """Interval of checkpoints, in steps."""
     STALL = 15
     """Average seconds that a save stops training; negative while it is the last round's."""
-    TOTAL = 16
-    """The step that the run ends with; 0: the script does not say."""
-    SAMPLES = 17
-    """Average samples per step of this worker; 0: the script does not say."""
 
 
 class Presence(IntEnum):
@@ -128,7 +130,7 @@ class WorkerPage:
         stall = self._reals[Field.STALL]
         for field in Field:
             self._words[field] = 0
-        self._words[_OWN_TIME] = 0
+        self._words[_OWN_TIME] = self._words[_TOTAL] = self._words[_SAMPLES] = 0
         self._reals[Field.STALL] = -abs(stall)
         self._words[Field.RANK] = rank
         self.set_schedule(schedule)
@@ -183,8 +185,8 @@ class WorkerPage:
             measured=measured,
             own_time=own,
             waiting_time=own * 65535 / share - own if share else 0.0,
-            total=self._words[Field.TOTAL],
-            samples=self._reals[Field.SAMPLES],
+            total=self._words[_TOTAL],
+            samples=self._reals[_SAMPLES],
         )
 
     def take_points(self, *, all_written: bool) -> tuple[StepPoint, ...]:
@@ -237,9 +239,9 @@ class WorkerPage:
         reals[word + 2] = now
         words[Field.WRITTEN] = number + 1
         last = reals[Field.LAST_STEP_AT]
-        words[Field.TOTAL] = total
-        usual = reals[Field.SAMPLES] or samples
-        reals[Field.SAMPLES] = usual + _SMOOTHING * (samples - usual)
+        words[_TOTAL] = total
+        usual = reals[_SAMPLES] or samples
+        reals[_SAMPLES] = usual + _SMOOTHING * (samples - usual)
         if last:
             average = reals[Field.STEP_TIME] or now - last
             reals[Field.STEP_TIME] = average + _SMOOTHING * (now - last - average)

@@ -42,7 +42,8 @@ def progress(node: str, local: NodeState, status: DaemonStatus, now: float, quie
         total=max((w.total for w in status.workers), default=0),
         samples=sum(w.samples for w in status.workers),
         not_finite=local.reports.not_finite,
-        unsaved=status.error,
+        not_finite_at=local.reports.not_finite_at,
+        unsaved=status.outage,
     )
 
 

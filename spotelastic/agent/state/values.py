@@ -305,6 +305,7 @@ class NodeReports:
     finished_at: float = 0.0
     not_finite: int = 0
     """The step since which no loss was finite; 0: the newest one that is known is."""
+    not_finite_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

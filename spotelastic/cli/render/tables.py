@@ -77,7 +77,7 @@ def whole_status(
         "headline": worst(status, now),
         "regions": regions,
     }
-    return msgspec.to_builtins(status) | msgspec.to_builtins(more)
+    return {**msgspec.to_builtins(status), **msgspec.to_builtins(more)}
 
 
 def show(value: T, table: Callable[[T], RenderableType], *, as_json: bool) -> None:

@@ -10,6 +10,8 @@ RECENT = 3600.0
 """Seconds of steps that the pace is taken from: long enough to have interruptions in it."""
 LOOKED_AT = 10_000
 """Newest steps among which a finite loss is looked for."""
+SKEW = 60.0
+"""Seconds by which the clocks of nodes may differ."""
 NEWEST, HISTORY = 10, 500
 """The newest losses, all of which have to be out of the range of those before them."""
 FAR = 3.0
@@ -35,12 +37,13 @@ def not_finite_since(told: Iterable[Progress], points: Sequence[Point]) -> int:
     Must never be told of a run whose loss is finite again: a node whose ranks report no loss any
     more says for ever what it was. Points have finite losses alone.
     """
-    said = [each.not_finite for each in told if each.not_finite]
+    said = [each for each in told if each.not_finite]
     if not said:
         return 0
     newest = reversed(points[-LOOKED_AT:])
-    finite = next((point.step for point in newest if point.loss is not None), 0)
-    return min((step for step in said if step > finite), default=0)
+    finite_at = next((point.at for point in newest if point.loss is not None), 0.0)
+    lasting = (each.not_finite for each in said if each.not_finite_at + SKEW >= finite_at)
+    return min(lasting, default=0)
 
 
 def usual_loss(points: Sequence[Point]) -> float | None:

@@ -15,7 +15,7 @@ from spotelastic.cloud.model import (
     WorkerGroup,
     ZoneOffer,
 )
-from spotelastic.controller.accounting import rehearsals, usage
+from spotelastic.controller.accounting import rehearsals, troubles, usage
 from spotelastic.controller.accounting.status import reached
 from spotelastic.controller.accounting.usage import Bill
 from spotelastic.controller.decisions import capacity, short_lives
@@ -306,6 +306,7 @@ class LeaderState:
             round=round_,
             trained=round_ is not None and round_.phase == "started",
             step=reached(records),
+            total=max((each.total for each in records.progress.values()), default=0),
             nodes=len(records.nodes),
             least=job.settings.min_nodes,
             short_since=self.short_since,
@@ -315,6 +316,8 @@ class LeaderState:
             rehearsal=rehearsals.telling(records.events),
             proof=rehearsals.proof(records.events),
             validity=job.spec.validity if job.spec is not None else Validity(),
+            troubles=troubles.lasting(records.events),
+            linger=job.upkeep.linger,
         )
 
     def account(self, records: Records, now: float, undelivered: tuple[str, ...] = ()) -> Account:

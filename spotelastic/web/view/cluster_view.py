@@ -4,13 +4,13 @@ Every text is ready to be shown. It may still hold any printable character, so w
 into a page escapes it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Literal
 
 from spotelastic.model.counting import UNPRICED, counted, dollars, loss
-from spotelastic.model.estimate import Estimate, progress_of, roughly
+from spotelastic.model.estimate import ProgressEstimate, progress_of, roughly
 from spotelastic.model.headline import Headline, headlines
 from spotelastic.model.in_place import Rehearsal
 from spotelastic.model.job import ENDED, TAKEN_DOWN
@@ -71,6 +71,8 @@ class ClusterView:
     reason: str
     headline: Headline | None
     """The worst that is wrong; None if nothing is."""
+    others: tuple[Headline, ...]
+    """What else is wrong, the worst first."""
     regions: str
     """Why a job that moves by itself stays in its region, or moved last; empty for any other."""
     script: str
@@ -80,6 +82,7 @@ class ClusterView:
     """The zone of all times, until the browser shows those of its own."""
     figures: tuple[KeyFigure, ...]
     warnings: tuple[str, ...]
+    """What is to be known of the cluster besides."""
     chart: LineChart | None
     history: tuple[HistoryChart, ...]
     timeline: NodeTimeline | None
@@ -135,7 +138,8 @@ def cluster_view(
     interruptions = report.interruptions if report is not None else ()
     # Of a job that has ended nothing changes, so its times are told from its end.
     seen_from = status.at if status.state in ENDED or it.is_gone else now
-    worst, *others = *_wrong(status, seen_from if it.is_gone else now), None
+    wrong = tuple(_wrong(status, seen_from if it.is_gone else now))
+    worst = wrong[0] if wrong else None
     return ClusterView(
         name=words.plain(status.name),
         state=words.plain(status.state),
@@ -144,12 +148,13 @@ def cluster_view(
         is_gone=it.is_gone,
         reason=words.plain(status.reason),
         headline=worst,
+        others=wrong[1:],
         regions="" if status.state in ENDED else words.plain(it.regions),
         script=words.plain(it.script),
         at=words.exactly(status.at),
         zone=words.zone(now),
         figures=tuple(_figures(it, now)),
-        warnings=tuple(_warnings(it, others)),
+        warnings=tuple(map(words.plain, _warnings(it))),
         chart=drawn.loss,
         history=drawn.history,
         timeline=drawn.timeline,
@@ -202,11 +207,12 @@ def _step(status: Status) -> KeyFigure:
     return KeyFigure("Step", f"{status.step:,}", " · ".join(parts))
 
 
-def _progress(estimate: Estimate, now: float) -> KeyFigure:
+def _progress(estimate: ProgressEstimate, now: float) -> KeyFigure:
     parts = [f"{words.span(int(estimate.elapsed))} so far"] if estimate.elapsed else []
     if estimate.left is None or estimate.ends_at is None:
         return KeyFigure("Done", f"{estimate.share:.0%}", " · ".join(parts))
-    parts = [f"{estimate.share:.0%} done", *parts, f"until {words.minute(estimate.ends_at, now)}"]
+    until = f"until {words.minute(estimate.ends_at, now)} {words.zone(now)}"
+    parts = [f"{estimate.share:.0%} done", *parts, until]
     return KeyFigure("Left, about", roughly(estimate.left), " · ".join(parts))
 
 
@@ -255,7 +261,7 @@ def _rehearsed(found: Rehearsal) -> KeyFigure:
     return KeyFigure("Steps made again", value, where)
 
 
-def _per_hour(it: PublishedCluster, estimate: Estimate) -> str:
+def _per_hour(it: PublishedCluster, estimate: ProgressEstimate) -> str:
     cost = it.cost
     if cost is None:
         return ""
@@ -283,12 +289,10 @@ def _tone(status: Status, worst: Headline | None) -> Tone:
     return "bad" if worst.colour == "red" else "warn"
 
 
-def _warnings(it: PublishedCluster, others: Sequence[Headline | None]) -> Iterator[str]:
-    """Yield what is wrong besides the headline."""
+def _warnings(it: PublishedCluster) -> Iterator[str]:
     if it.is_gone:
-        yield "This cluster is gone. These are its last records." + words.plain(_goes_on(it))
-    yield from (each.line for each in others if each is not None)
-    yield from map(words.plain, it.warnings)
+        yield "This cluster is gone. These are its last records." + _goes_on(it)
+    yield from it.warnings
 
 
 def _goes_on(it: PublishedCluster) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from spotelastic_checkpoints.catalog.catalog import StepEntry
 
 from spotelastic.model.counting import UNPRICED, counted, dollars, size
+from spotelastic.model.headline import TROUBLE
 from spotelastic.model.in_place import PROVEN, REHEARSED
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.progress import (
@@ -25,6 +26,7 @@ NONE = "–"
 """Stands where something is not known, or does not apply."""
 ALERTS = frozenset(
     {"notice", "rebalance", "leave", "unhealthy", "loss", "failure", "etcd", "limit", "boot"}
+    | {TROUBLE}
 )
 """Kinds of events that tell of a fault, or of one to come."""
 MILESTONES = frozenset({"job", "stop", "restart", "scale", "down", "round"})

@@ -38,7 +38,7 @@ FAULTS: dict[str, dict[str, Any]] = {
     "warning": {"warnings": ("certificates expire",)},
 }
 OF_THE_END = {"failed", "timed-out"}
-ALWAYS = {"differs", "warning"}
+ALWAYS = {"differs", "warning", "loss-not-finite"}
 
 
 def status_with(faults: set[str]) -> Status:
@@ -57,7 +57,7 @@ def expected(faults: set[str]) -> set[str]:
     """What is to be told: the end of a job, or what keeps it from training well."""
     if ends := faults & OF_THE_END:
         last = [fault for fault in FAULTS if fault in ends]
-        return {last[-1] if len(ends) > 1 else last[0]} | (faults & ALWAYS)
+        return {last[-1]} | (faults & ALWAYS)
     hidden = {"loss-far-out"} if "loss-not-finite" in faults else set()
     return faults - hidden
 
@@ -123,7 +123,7 @@ def shown(renderable: object) -> str:
 
 def test_the_error_comes_before_its_traceback_and_with_what_to_do() -> None:
     trace = "rank 0 on i-1\nTraceback (most recent call last):\n  File …\nOutOfMemoryError: CUDA"
-    status = replace(WELL, **ENDED, reason=trace)
+    status = replace(status_with({"failed"}), reason=trace)
     lines = [line.strip() for line in shown(tables.status_table(status)).splitlines()]
     assert lines[0] == "demo  failed, OutOfMemoryError: CUDA out of memory"
     assert lines[1] == "rank 0 on i-1"
@@ -136,9 +136,33 @@ def test_the_error_comes_before_its_traceback_and_with_what_to_do() -> None:
     assert gone is not None and "`spotelastic up` with the same name" in gone.todo
 
 
+def test_whoever_goes_on_from_a_checkpoint_that_is_nan_is_told_so() -> None:
+    for state in ("failed", "stopped", "succeeded"):
+        found = headlines(replace(WELL, state=state, not_finite=41), NOW)
+        assert {each.colour for each in found} == {"red"}
+        assert any("restore(step=...)" in each.todo for each in found)
+    failed = headline(replace(WELL, state="failed", not_finite=41), NOW)
+    assert failed is not None and "from step 200, where the loss is not finite." in failed.todo
+    before = headline(replace(WELL, state="failed", not_finite=201), NOW)
+    assert before is not None and "from step 200." in before.todo
+
+
 def test_a_yellow_headline_becomes_red_if_it_lasts() -> None:
     silent = [headlines(replace(WELL, at=NOW - 60), now) for now in (NOW, NOW + 2000)]
     assert [[each.colour for each in found] for found in silent] == [["yellow"], ["red"]]
+    boots = replace(WELL, round=0, state="pending", short_since=NOW - 30.0)
+    assert [headline(replace(boots, at=now), now) is None for now in (NOW, NOW + 2000)] == [
+        True,
+        False,
+    ]
+    for wrong in (
+        {"quiet": "no step", "stepped_at": NOW - 60},
+        {"unsaved": "no space", "committed_at": NOW - 60},
+        {"unsaved": "no space", "began_at": NOW - 60},
+    ):
+        both = [replace(WELL, at=now, **wrong) for now in (NOW, NOW + 2000)]  # type: ignore[arg-type]
+        found = [headlines(each, each.at)[0].colour for each in both]
+        assert found == ["yellow", "red"]
     short = replace(WELL, short_since=NOW - 30.0)
     assert [headlines(replace(short, at=now), now)[0].colour for now in (NOW, NOW + 2000)] == [
         "yellow",
@@ -216,15 +240,23 @@ def curve(*losses: float | None) -> list[Point]:
 
 
 def test_a_loss_that_is_finite_again_is_not_told_of() -> None:
-    def since(*losses: float | None, told: tuple[int, ...]) -> int:
-        reports = [Progress(str(n), 1, 9, NOW, not_finite=step) for n, step in enumerate(told)]
-        return training_pace.not_finite_since(reports, curve(*losses))
+    def since(points: list[Point], *told: tuple[int, float]) -> int:
+        reports = [
+            Progress(str(n), 1, 9, NOW, not_finite=step, not_finite_at=NOW + at)
+            for n, (step, at) in enumerate(told)
+        ]
+        return training_pace.not_finite_since(reports, points)
 
-    assert since(1.0, None, None, told=(2, 0)) == 2
-    assert since(1.0, None, None, 1.0, told=(2, 0)) == 0
-    assert since(None, None, told=(0, 0)) == 0  # the script tells none
-    assert since(1.0, 1.0, None, told=(2, 3)) == 3  # one rank was earlier than the one that counts
-    assert since(told=(7,)) == 7
+    assert since(curve(1.0, None, None), (2, 2.0), (0, 0.0)) == 2
+    assert since(curve(1.0, None, None), (3, 2.9), (2, 0.5)) == 2  # by a clock that is behind
+    assert since(curve(None, None), (0, 0.0)) == 0  # the script tells none
+    assert since([], (7, 7.0)) == 7
+    # Only one node reports losses, and that is another one since.
+    went_on = [Point(step, 0.5, NOW + 100 + step) for step in range(3, 9)]
+    assert since([*curve(1.0, None), *went_on], (2, 2.0), (0, 0.0)) == 0
+    # The run was sent back, and diverges earlier than the steps that were finite before.
+    again = [Point(step, None, NOW + 500 + step) for step in range(41, 50)]
+    assert since([*curve(*[1.0] * 213), *again], (41, 541.0)) == 41
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -66,6 +66,38 @@ def test_a_step_that_was_made_again(outcome: str) -> None:
     assert ("lr is &lt;0.1&gt;." in report_page(view)) is differs
 
 
+def test_a_job_whose_end_is_known_says_how_far_until_when_and_for_how_much() -> None:
+    known = replace(STATUS, total=1000, pace=0.5, began_at=BEGAN + 10, samples_per_second=1234.5)
+    view = cluster_view(replace(PUBLISHED, status=known), NOW)
+    figures = {each.name: (each.value, each.note) for each in view.figures}
+    assert figures["Step"] == ("120", "of 1,000 · 250 ms a step · 1,234 samples a second")
+    until = f"{words.minute(NOW + 440, NOW)} {words.zone(NOW)}"
+    assert figures["Left, about"] == ("7 min 20 s", f"12% done · 1 min 31 s so far · until {until}")
+    assert figures["Cost so far"][1].startswith("about $0.061 in all · $0.25 an hour")
+    over = replace(known, state="succeeded", step=1000)
+    assert "Left, about" not in {
+        each.name for each in cluster_view(replace(PUBLISHED, status=over), NOW).figures
+    }
+
+
+def test_a_loss_that_is_no_number_is_seen_at_once() -> None:
+    diverged = replace(STATUS, loss=None, not_finite=41)
+    view = cluster_view(replace(PUBLISHED, status=diverged), NOW)
+    assert ("Loss", "NaN", "or infinite, since step 41") in [
+        (each.name, each.value, each.note) for each in view.figures
+    ]
+    assert (view.tone, view.title) == ("bad", "demo: loss not finite")
+
+
+def test_the_error_is_read_before_its_traceback() -> None:
+    trace = "\n".join(["rank 0 on i-1", *("  a frame",) * 40, "OutOfMemoryError: CUDA"])
+    failed = replace(STATUS, state="failed", error="OutOfMemoryError: CUDA", reason=trace)
+    page = report_page(cluster_view(replace(PUBLISHED, status=failed), NOW))
+    assert page.index("The job has failed: OutOfMemoryError: CUDA") < page.index("a frame")
+    assert "<code>spotelastic restart demo</code> goes on from step 60" in page
+    assert "<title>demo: failed" in page
+
+
 def test_hours_are_shown_where_prices_are_not_known() -> None:
     cost = Cost("demo", 0.0, 0.0, 0.0, spot_hours=1.5, on_demand_hours=0.5, interruptions_usd=0.0)
     view = cluster_view(replace(PUBLISHED, cost=cost), NOW)
@@ -175,7 +207,8 @@ def test_what_is_not_as_it_should_be_is_said() -> None:
     both = cluster_view(short, STATUS.at + 90)
     assert both.headline is not None
     assert both.headline.line == "There have been fewer nodes than wanted for 2 min 30 s."
-    assert both.warnings == (silent,)
+    assert [each.line for each in both.others] == [silent]
+    assert both.warnings == ()
     gone = cluster_view(replace(PUBLISHED, is_gone=True), STATUS.at + 9999)
     assert (gone.headline, gone.tone) == (None, "good")
     assert gone.warnings == ("This cluster is gone. These are its last records.",)
