@@ -189,6 +189,7 @@ def test_a_page_that_is_opened_after_the_end_of_the_local_cloud_shows_it_too() -
     look = source.look(NAME)
     assert (look.trouble, look.facts["gone"]) == ("", True)
     assert "taken down" in look.sections["head"]
+    assert [each.name for each in source.clusters()] == [NAME], "and so does the list"
     with pytest.raises(UsageError, match="no local cluster wallaby has left anything"):
         source.look("wallaby")
 
