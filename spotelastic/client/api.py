@@ -12,11 +12,12 @@ from spotelastic.client.kubernetes import bring_up as pods
 from spotelastic.client.kubernetes.kube_job import kube_job
 from spotelastic.client.kubernetes.pod_config import PodConfig
 from spotelastic.client.progress import FirstStepTimer, OnUpdate, ignored, saying, training
+from spotelastic.client.published import GONE_FOR, by_urgency
 from spotelastic.client.targets import find as targets
 from spotelastic.client.targets.choice import chosen
 from spotelastic.client.targets.find import Place
 from spotelastic.client.targets.kube_target import KubePlace, KubeTarget
-from spotelastic.clock import steady
+from spotelastic.clock import steady, wall
 from spotelastic.errors import UsageError
 from spotelastic.model.progress import ClusterSummary, Status
 
@@ -164,11 +165,19 @@ def clusters(
     kube: bool = False,
     context: str | None = None,
     namespace: str | None = None,
+    gone: bool = False,
 ) -> tuple[ClusterSummary, ...]:
-    """Return a summary of every cluster; the arguments are those of `find`."""
+    """Return a summary of every cluster; the arguments are those of `find`.
+
+    `gone`: also of those that have ended within 14 days, the most urgent first: what has failed
+    within a day, then what is there, then what is gone.
+    """
     place = KubePlace(context, namespace) if kube else local
     where = _account_named(place, region)
-    return targets.find(where, region, _say_nothing).listing()
+    if not gone:
+        return targets.find(where, region, _say_nothing).listing()
+    at, now = targets.looked_at(where, region, _say_nothing), wall()
+    return tuple(by_urgency((*at.listing(), *at.ended(now - GONE_FOR)), now))
 
 
 def _account_named(place: Place, region: str | None) -> Place:

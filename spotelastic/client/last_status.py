@@ -33,6 +33,7 @@ def last_status(stored: Status, committed: int) -> Status:
         short_since=None,
         slow=(),
         warnings=(),
+        usd_per_hour=0.0,
     )
 
 

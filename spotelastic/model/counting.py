@@ -35,14 +35,16 @@ def usd(amount: float) -> str:
     """Return US dollars: cents, tenths of a cent below ten cents, and less as one digit."""
     if 0 < amount < 0.00095:
         return f"{amount:.{-math.floor(math.log10(amount))}f} USD"
-    return f"{amount:.2f} USD" if amount >= 0.1 else f"{amount:.3f} USD"
+    return f"{amount:,.2f} USD" if amount >= 0.1 else f"{amount:.3f} USD"
 
 
 def dollars(amount: float) -> str:
-    """Return US dollars with their sign: cents, or two digits that count below ten cents."""
+    """Return US dollars with their sign: cents, or two digits that count below ten cents, or whole
+    dollars from ten thousand on.
+    """
     if 0 < amount < 0.095:
         return f"${amount:.{1 - math.floor(math.log10(amount))}f}"
-    return f"${amount:.2f}"
+    return f"${amount:,.0f}" if amount >= 10_000.0 else f"${amount:,.2f}"
 
 
 def span(seconds: float) -> str:

@@ -295,6 +295,12 @@ class ClusterSummary:
     """"red" or "yellow"; empty if nothing is wrong."""
     weight: int = 0
     """How bad it is, for sorting: more is worse."""
+    began_at: float = 0.0
+    """When the cluster was created (epoch seconds); 0: not known."""
+    at: float = 0.0
+    """When its status was published last (epoch seconds); 0: not known."""
+    is_gone: bool = False
+    """Whether the cluster is gone, and this is what it has left."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,12 @@ from typing import Any
 import boto3
 import pytest
 from moto.ec2.models import ec2_backends
-from spotelastic.local.iam.evaluation import AccessRequest, Resource, permits
 from support.aws import simulator, template
 from support.aws.account import REGION, account
 from support.aws.cluster_remains import remains
 from support.aws.own_network import Own
 from support.aws.policies import role_of
+from support.strict.evaluation import AccessRequest, Resource, permits
 
 from spotelastic.aws.base.account import ensure_service_role
 from spotelastic.aws.base.clients import Aws, Rejected

@@ -12,6 +12,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
+from spotelastic.client.published import by_urgency
 from spotelastic.client.trial_notification import TrialResult
 from spotelastic.clock import wall
 from spotelastic.controller.model.regions import RegionsRecord
@@ -30,15 +31,16 @@ from spotelastic.model.progress import (
     Report,
     Status,
 )
-from spotelastic.web.view import rows, words
+from spotelastic.web.view import columns, rows, words
 
 T = TypeVar("T")
-LEDGER = (
-    *("", "node", "at", "source", "after"),
-    *("resumed from", "in\nS3", "pause", "steps\nredone", "cost"),
+NUMBERS = tuple(
+    name
+    for table in (columns.CLUSTERS, columns.INTERRUPTIONS, columns.COSTS)
+    for column in table
+    for name in (column.typed, column.name.lower())
+    if column.is_number
 )
-"""The columns of the table of interruptions."""
-NUMBERS = ("after", "pause", "steps\nredone", "pause\nsteps\nredone", "cost")
 """The columns that are aligned to the right."""
 
 
@@ -242,6 +244,9 @@ SPARED = ("address", "type", "zone", "role")
 
 The node's name is never cut: it is needed as an argument of other commands.
 """
+SPARED_OF_CLUSTERS = ("per_hour", "began", "left", "nodes", "seen")
+WRONG_WIDTH = 40
+"""Letters of what is wrong with a cluster on one line of its row."""
 COLOURS = {
     "training": "green",
     "draining": "yellow",
@@ -272,24 +277,27 @@ def nodes_table(nodes: Sequence[NodeStatus], now: float, *columns: str) -> Fitti
     return Fitting(tuple(tables))
 
 
-COUNTS = ("nodes", "step", "of", "left", "cost")
-"""The numbers in the list of clusters."""
-
-
 def listing_table(clusters: Sequence[ClusterSummary]) -> RenderableType:
     """Return the table of clusters."""
     if not clusters:
         return Text("no clusters")
-    wide = table_of("cluster", "job", *COUNTS, "what is wrong", right=COUNTS)
-    narrow = table_of("cluster", "job", *COUNTS[:2], "what is wrong", right=COUNTS)
     now = wall()
-    for each in sorted(clusters, key=lambda each: -each.weight):
-        left = "" if each.ends_at is None else words.span(max(0, round(each.ends_at - now)))
-        rest = (str(each.total or ""), left, dollars(each.usd) if each.usd else "")
-        row = (each.name, Text(each.state, each.colour), str(each.nodes), str(each.step))
-        wide.add_row(*row, *rest, Text(each.headline.partition("\n")[0], each.colour))
-        narrow.add_row(*row, Text(each.kind.replace("-", " "), each.colour))
-    return Fitting((wide, narrow))
+    shown = [rows.cluster(each, now) for each in by_urgency(clusters, now)]
+    tables = []
+    for count in range(len(SPARED_OF_CLUSTERS) + 1):
+        kept = [each for each in columns.CLUSTERS if each.key not in SPARED_OF_CLUSTERS[:count]]
+        table = table_of(*(each.name.lower() for each in kept), "what is wrong", right=NUMBERS)
+        table.columns[-1].no_wrap, table.columns[-1].max_width = False, WRONG_WIDTH
+        for column in table.columns:
+            column.vertical = "top"  # what is wrong may take several lines
+        for row in shown:
+            cells = [
+                Text(getattr(row, each.key), row.colour if each.key == "state" else "")
+                for each in kept
+            ]
+            table.add_row(*cells, Text(row.wrong, row.colour))
+        tables.append(table)
+    return Fitting(tuple(tables))
 
 
 def trials_table(results: Sequence[TrialResult]) -> RenderableType:
@@ -330,15 +338,18 @@ def event_row(event: Event) -> Table:
     return row
 
 
-def events_table(events: Sequence[Event]) -> RenderableType:
-    """Return the table of events."""
-    table = table_of("time", "kind", "what")
+def events_table(events: Sequence[Event], *, every: bool = False) -> RenderableType:
+    """Return the table of events; unless `every` one is wanted, with one row for what is routine
+    and follows each other.
+    """
+    now = wall()
+    table = table_of(f"time ({words.zone(now)})", "event", "what happened")
     table.columns[-1].no_wrap = False
     for column in table.columns:
         column.vertical = "top"  # a message may take several lines
-    for event in events:
-        row = rows.event(event, event.at)
-        table.add_row(clock(event.at), row.kind, Text(row.message))
+    ordered = sorted(events, key=lambda each: each.at) if every else rows.in_order(events)
+    for row in reversed(list(rows.events(reversed(ordered), now, every=every))):
+        table.add_row(row.at, row.kind, Text(row.message))
     return table
 
 
@@ -379,7 +390,7 @@ def _cost(report: Report) -> str:
 
 def _with_control(report: Report) -> str:
     total, control = dollars(report.total_usd), dollars(report.control_usd)
-    text = f"in all   {total}, {control} of it for control nodes"
+    text = f"total    {total}, {control} of it for control nodes"
     if report.traffic_usd:
         text += f", {dollars(report.traffic_usd)} for traffic between zones"
     if report.total_usd_per_hour and report.job.state not in ENDED:
@@ -389,33 +400,35 @@ def _with_control(report: Report) -> str:
 
 def cost_table(cost: Cost) -> RenderableType:
     """Return the costs of a cluster, so far and per hour."""
-    table = table_of("", "so far", "an hour", "", right=("so far", "an hour"))
+    table = table_of(
+        *(column.name.lower() for column in columns.COSTS), "", right=("so far", "per hour")
+    )
     for row in rows.costs(cost):
         table.add_row(row.name.lower(), row.so_far, row.per_hour, row.note)
     return Group(Text(cost.name, "bold"), table)
 
 
 def _interruptions_table(interruptions: Sequence[Interruption]) -> Fitting:
-    wide = table_of(*LEDGER, right=NUMBERS)
-    narrow = table_of(*_stacked(LEDGER), right=NUMBERS)
+    now = wall()
+    ledger = columns.INTERRUPTIONS
+    zone = f" ({words.zone(now)})"
+    names = tuple(column.typed + zone * (column.key == "at") for column in ledger)
+    wide, narrow = table_of(*names, right=NUMBERS), table_of(*_stacked(names))
     for column in narrow.columns:
         column.vertical = "top"
-        column.no_wrap = column.header not in ("", "resumed from")
+        column.no_wrap = column.header not in ("interruption", "resumed\nfrom")
     for each in interruptions:
-        row = rows.interruption(each, each.at)
-        cells = (
-            *(row.label, row.node, row.at, row.source, row.seen_after),
-            *(row.resumed_from, row.is_in_store, row.pause, row.repeated, row.cost),
-        )
+        row = rows.interruption(each, now)
+        cells = tuple(getattr(row, column.key) for column in ledger)
         wide.add_row(*cells)
         narrow.add_row(*_stacked(cells))
     return Fitting((wide, narrow))
 
 
 def _stacked(cells: Sequence[str]) -> tuple[str, ...]:
-    """Put cells below others, for a narrow table: the time below the node, the delay below the
-    reporter, and the repeated steps below the pause.
+    """Put cells below others, for a narrow table: the node below the kind, the repeated steps below
+    the pause, the cost below the time, and the delay below who has told.
     """
-    kind, node, at, teller, after, resumed, stored, pause, redone, cost = cells
-    told = f"{node}\n{at}", f"{teller}\n{after}", resumed, stored, f"{pause}\n{redone}"
-    return kind, *told, cost
+    kind, at, pause, again, cost, node, resumed, stored, teller, after = cells
+    below = f"{kind}\n{node}", f"{at}\n{cost}", f"{pause}\n{again}"
+    return *below, resumed, stored, f"{teller}\n{after}"

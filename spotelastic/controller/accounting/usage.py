@@ -7,8 +7,10 @@ gateways. Of what AWS bills by the byte it holds what nodes send to other zones,
 the rest is left out, and what AWS bills by the request.
 """
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Literal
 
 from spotelastic.cloud.model import GONE, TRAFFIC_USD, Instance
@@ -194,6 +196,24 @@ def _by_time(items: Iterable[Usage], now: float) -> Money:
     counted = tuple(items)
     spent = sum(item.usd(item.start, now) for item in counted)
     return Money(spent, sum(item.rate for item in counted if item.end is None))
+
+
+def rates(bill: Bill) -> tuple[tuple[float, float], ...]:
+    """Return what all that runs costs an hour, from each time on at which that changes."""
+    changes: dict[float, float] = defaultdict(float)
+    for item in bill.values():
+        since = item.start
+        for before in item.earlier:
+            rate = before.usd_per_hour + item.besides_usd_per_hour
+            changes[since] += rate
+            changes[before.until] -= rate
+            since = before.until
+        changes[since] += item.rate
+        if item.end is not None:
+            changes[max(since, item.end)] -= item.rate
+    at = sorted(changes)
+    sums = accumulate(changes[each] for each in at)
+    return tuple((each, max(0.0, round(rate, 9))) for each, rate in zip(at, sums, strict=True))
 
 
 def cost(name: str, bill: Bill, report: Report | None, now: float, limit: float | None) -> Cost:

@@ -4,8 +4,9 @@ Every text is ready to be shown. It may still hold any printable character, so w
 into a page escapes it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Literal
 
 from spotelastic.model.counting import UNPRICED, counted, dollars, loss
@@ -13,9 +14,11 @@ from spotelastic.model.estimate import ProgressEstimate, progress_of, roughly
 from spotelastic.model.headline import Headline, headlines
 from spotelastic.model.in_place import Rehearsal
 from spotelastic.model.job import ENDED, TAKEN_DOWN
-from spotelastic.model.progress import Event, Report, Status
+from spotelastic.model.progress import Report, Status
 from spotelastic.web.view import rows, words
-from spotelastic.web.view.chart import LossChart, loss_chart
+from spotelastic.web.view.chart import LineChart, loss_chart
+from spotelastic.web.view.columns import GOODPUT
+from spotelastic.web.view.history import HistoryChart, history
 from spotelastic.web.view.published import PublishedCluster
 from spotelastic.web.view.rows import CheckpointRow, CostRow, EventRow, InterruptionRow, NodeRow
 from spotelastic.web.view.timeline import NodeTimeline, node_timeline, round_starts
@@ -30,6 +33,8 @@ TONES: dict[str, Tone] = {
     "timed out": "warn",
     "failed": "bad",
 }
+MOST_ROWS = 100
+"""Interruptions and checkpoints that a page shows: the newest."""
 REHEARSED = {"equal": "the same", "noise": "same but for rounding", "different": "differ"}
 """Words for what a step was that was made again."""
 
@@ -41,6 +46,17 @@ class KeyFigure:
     name: str
     value: str
     note: str = ""
+    help: str = ""
+    """What it says, where the name alone does not."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnCurves:
+    """What takes longer to make than all the rest where there are many steps."""
+
+    loss: LineChart | None
+    timeline: NodeTimeline | None
+    history: tuple[HistoryChart, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +78,17 @@ class ClusterView:
     script: str
     at: str
     """When the status was published, exactly."""
+    zone: str
+    """The zone of all times, until the browser shows those of its own."""
     figures: tuple[KeyFigure, ...]
     warnings: tuple[str, ...]
     """What is to be known of the cluster besides."""
-    chart: LossChart | None
+    chart: LineChart | None
+    history: tuple[HistoryChart, ...]
     timeline: NodeTimeline | None
     interruptions: tuple[InterruptionRow, ...]
+    earlier_interruptions: int
+    """Number of older ones that are not shown."""
     checkpoints: tuple[CheckpointRow, ...] | None
     """None if they were not listed."""
     costs: tuple[CostRow, ...]
@@ -92,16 +113,27 @@ class ClusterView:
         return tuple(row.node for row in self.nodes if row.can_be_interrupted)
 
 
-def chart_of(it: PublishedCluster, now: float) -> LossChart | None:
-    """Return the loss curve, which takes longer than all the rest where there are many steps."""
+def curves_of(it: PublishedCluster, now: float) -> DrawnCurves:
+    """Return the curves."""
     interruptions = it.report.interruptions if it.report is not None else ()
-    return loss_chart(it.points, interruptions, round_starts(it.events), now)
+    starts = round_starts(it.events)
+    drawn = loss_chart(it.points, interruptions, starts, now, it.status.not_finite)
+    timeline = node_timeline(it.status, it.events)
+    return DrawnCurves(drawn, timeline, history(it, timeline.counts if timeline else ()))
 
 
 def cluster_view(
-    it: PublishedCluster, now: float, *, most_events: int = 300, drawn: LossChart | None = None
+    it: PublishedCluster,
+    now: float,
+    *,
+    most_events: int = 300,
+    most_rows: int = MOST_ROWS,
+    drawn: DrawnCurves | None = None,
 ) -> ClusterView:
-    """Return what is to be seen of a cluster at `now`; `drawn` is its curve, if that is known."""
+    """Return what is to be seen of a cluster at `now`; `drawn`: its curves, if they are known."""
+    drawn = drawn if drawn is not None else curves_of(it, now)
+    told = rows.in_order(it.events)
+    events = tuple(islice(rows.events(reversed(told), now), most_events))
     status, report = it.status, it.report
     interruptions = report.interruptions if report is not None else ()
     # Of a job that has ended nothing changes, so its times are told from its end.
@@ -120,23 +152,24 @@ def cluster_view(
         regions="" if status.state in ENDED else words.plain(it.regions),
         script=words.plain(it.script),
         at=words.exactly(status.at),
+        zone=words.zone(now),
         figures=tuple(_figures(it, now)),
         warnings=tuple(map(words.plain, _warnings(it))),
-        chart=drawn if drawn is not None else chart_of(it, now),
-        timeline=node_timeline(status, it.events),
-        interruptions=tuple(rows.interruption(row, now) for row in reversed(interruptions)),
+        chart=drawn.loss,
+        history=drawn.history,
+        timeline=drawn.timeline,
+        interruptions=tuple(
+            rows.interruption(row, now) for row in interruptions[: -most_rows - 1 : -1]
+        ),
+        earlier_interruptions=max(0, len(interruptions) - most_rows),
         checkpoints=rows.checkpoints(it.checkpoints, seen_from),
         costs=tuple(rows.costs(it.cost)) if it.cost is not None else (),
-        nodes=tuple(rows.node(row, seen_from) for row in status.nodes),
-        events=tuple(rows.events(_newest(it.events, most_events), now)),
-        earlier_events=max(0, len(it.events) - most_events),
+        nodes=rows.nodes(status.nodes, seen_from),
+        events=events,
+        earlier_events=len(told) - sum(row.count for row in events),
         ranks=tuple(sorted({rank for row in status.nodes for rank in row.ranks})),
         sizes=it.sizes,
     )
-
-
-def _newest(events: Sequence[Event], most: int) -> Sequence[Event]:
-    return sorted(events, key=lambda event: event.at, reverse=True)[:most]
 
 
 # -- the figures at the top ----------------------------------------------------------------------
@@ -156,7 +189,7 @@ def _figures(it: PublishedCluster, now: float) -> Iterator[KeyFigure]:
         yield KeyFigure("Loss", loss(status.loss), f"was about {loss(usual)}" if usual else "")
     yield _nodes(it)
     if report is not None:
-        yield KeyFigure("Goodput", f"{report.goodput:.1%}", _repeated(report))
+        yield KeyFigure("Goodput", f"{report.goodput:.1%}", _repeated(report), GOODPUT)
     yield _checkpoint(it, now)
     if status.rehearsal is not None:
         yield _rehearsed(status.rehearsal)
@@ -178,7 +211,8 @@ def _progress(estimate: ProgressEstimate, now: float) -> KeyFigure:
     parts = [f"{words.span(int(estimate.elapsed))} so far"] if estimate.elapsed else []
     if estimate.left is None or estimate.ends_at is None:
         return KeyFigure("Done", f"{estimate.share:.0%}", " · ".join(parts))
-    parts = [f"{estimate.share:.0%} done", *parts, f"until {words.minute(estimate.ends_at, now)}"]
+    until = f"until {words.minute(estimate.ends_at, now)} {words.zone(now)}"
+    parts = [f"{estimate.share:.0%} done", *parts, until]
     return KeyFigure("Left, about", roughly(estimate.left), " · ".join(parts))
 
 
@@ -190,7 +224,9 @@ def _nodes(it: PublishedCluster) -> KeyFigure:
         sizes = str(low) if low == most else f"{low} to {most}"
     if status.state in ENDED:
         nodes = "node" if most == 1 else "nodes"
-        return KeyFigure("Rounds", str(status.round), f"{sizes} {nodes}" if sizes else "")
+        # The last one may have been proposed only.
+        rounds = len(round_starts(it.events)) or status.round
+        return KeyFigure("Rounds", f"{rounds:,}", f"{sizes} {nodes}" if sizes else "")
     wanted = f"{sizes} wanted" if sizes else ""
     training = sum(row.state == "training" for row in status.nodes)
     parts = [f"round {status.round}" if status.round else "", wanted]
@@ -206,12 +242,15 @@ def _repeated(report: Report) -> str:
 def _checkpoint(it: PublishedCluster, now: float) -> KeyFigure:
     status = it.status
     # The list of checkpoints is read after the status, and may have a newer one.
-    newest = max([status.committed, *(each.step for each in it.checkpoints or () if each.latest)])
+    latest = next((each for each in it.checkpoints or () if each.latest), None)
+    newest = max(status.committed, latest.step if latest is not None else 0)
     if status.upload is not None and status.upload.total:
         return KeyFigure("Checkpoint", f"{newest:,}" if newest else "–", rows.upload(status.upload))
     if not newest:
         return KeyFigure("Checkpoint", "–", "none in the object store yet")
     committed = [event.at for event in it.events if event.kind == "committed"]
+    if latest is not None and latest.step == newest and latest.written is not None:
+        committed = [latest.written.timestamp()]  # the same age as in the table
     age = words.ago(max(committed), now) if committed and status.state not in ENDED else ""
     return KeyFigure("Checkpoint", f"{newest:,}", age)
 
@@ -252,5 +291,14 @@ def _tone(status: Status, worst: Headline | None) -> Tone:
 
 def _warnings(it: PublishedCluster) -> Iterator[str]:
     if it.is_gone:
-        yield "This cluster is gone. This is what it has left."
+        yield "This cluster is gone. These are its last records." + _goes_on(it)
     yield from it.warnings
+
+
+def _goes_on(it: PublishedCluster) -> str:
+    """Return how its job goes on; nothing where it is done."""
+    if not it.goes_on_by or it.status.state == "succeeded":
+        return ""
+    step = it.status.committed
+    where = f"goes on from step {step:,}" if step else "begins again"
+    return f" The same `spotelastic up` as before {where}: {it.goes_on_by}"

@@ -47,6 +47,16 @@ def minute(at: float, now: float) -> str:
     return f"{then.tm_mday} {time.strftime('%b %H:%M', then)}"
 
 
+def zoned(at: float, now: float) -> str:
+    """Return the local time of day with its zone, where nothing else says which one that is."""
+    return f"{moment(at, now)} {zone(at)}"
+
+
+def zone(at: float) -> str:
+    """Return the zone of local times as people write it: "UTC", "CEST", "+0530"."""
+    return time.strftime("%Z", time.localtime(at)) or "UTC"
+
+
 def exactly(at: float) -> str:
     """Return the local date and time with its offset from UTC: for programs, and for hovering."""
     return datetime.fromtimestamp(at).astimezone().isoformat(" ", "seconds")
