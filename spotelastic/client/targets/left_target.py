@@ -128,7 +128,7 @@ def left_cluster(name: str) -> LeftCluster | None:
 
 
 class LeftTarget:
-    """This machine with what local clusters have left there: one of them, or all."""
+    """What local clusters have left on this machine: one of them, or all."""
 
     def __init__(self, left: LeftCluster | None = None) -> None:
         self._one = left

@@ -90,7 +90,7 @@ class NetworkOptions:
         "What they reach without it, besides their own network and its endpoints.",
         UP,
         NETWORK,
-        metavar="HOST[,H...]",
+        metavar="HOSTS",
         commas=True,
         stored=lambda job: ",".join(job.demands.no_proxy),
     )
