@@ -125,7 +125,8 @@ def test_the_logs_are_those_of_the_ranks_asked_for(terminal: Terminal) -> None:
 def test_the_clusters_are_listed(terminal: Terminal) -> None:
     (listed,) = terminal.json("ls")
     assert (listed["name"], listed["state"], listed["nodes"]) == ("demo", "running", 2)
-    assert terminal("ls").stdout.splitlines()[1].split()[:3] == ["demo", "running", "2"]
+    row = terminal("ls").stdout.splitlines()[1].split()
+    assert row[:2] == ["demo", "running"] and "2" in row
 
 
 SEEN = """
