@@ -18,10 +18,10 @@ from pathlib import Path
 
 from common.measuring import conduct, where
 from common.region_trips.compare import in_common
+from common.replayed.zones import play_in_zones
 
 from spotelastic.controller.model.observation import ControllerPolicy
 from spotelastic.replay.outcome import HOUR
-from spotelastic.replay.play import play_in_zones
 from spotelastic.replay.scenario import NodeTimings, Scenario
 from spotelastic.replay.trace import Span, Trace, read
 

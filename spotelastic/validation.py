@@ -33,7 +33,7 @@ SHM_PER_WORKER = 64 * MIB
 """Bytes of shared memory for a local worker: three slots of the example's state, and gloo's own
 needs."""
 CONTROL_NODES = 3
-"""Control nodes of a local cluster."""
+"""Most control nodes of a local cluster."""
 LARGEST_ARRAY = 1000
 """Most nodes of a cluster: the size that one etcd and one worker group are designed for."""
 

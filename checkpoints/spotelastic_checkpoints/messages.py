@@ -190,7 +190,7 @@ class FlushFiles(Value, frozen=True, tag="flush-files"):
 
 
 class SetDeadline(Value, frozen=True, tag="deadline"):
-    """This node will be gone at `deadline` (epoch seconds)."""
+    """Tells that this node will be gone at `deadline` (epoch seconds)."""
 
     deadline: float
 
@@ -261,7 +261,7 @@ class FindCommit(Value, frozen=True, tag="find"):
 
 
 class Restored(Value, frozen=True, tag="restored"):
-    """This worker has read the restore set with this id."""
+    """Tells that this worker has read the restore set with this id."""
 
     id: int
 

@@ -232,6 +232,10 @@ class WorkerStep(Value, frozen=True):
     """Seconds of a step in which the worker did not wait for other ranks."""
     waiting_time: float = 0.0
     """Seconds of a step in which it did."""
+    total: int = 0
+    """The step that the run ends with; 0: the script does not say."""
+    samples: float = 0.0
+    """Samples per step of the worker, averaged; 0: the script does not say."""
 
 
 class UploadStatus(Value, frozen=True):
@@ -275,6 +279,8 @@ class DaemonStatus(Value, frozen=True):
     """Where that came from: memory, replica or store."""
     ancestry: Ancestry | None = None
     """Of the round that it was told of last."""
+    outage: str = ""
+    """Why the last upload failed; empty if it did not."""
 
 
 class Item(Value, frozen=True, array_like=True):

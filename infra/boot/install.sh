@@ -13,6 +13,19 @@ echo "machine $((${up%.*} - SECONDS))" > "$home/phases"
 since=0
 ended download
 
+# What the user data says of proxies and package indexes holds for the node's service, too, and for
+# those of the image that reach the internet by themselves.
+env | grep -iE '^((https?|no)_proxy|pip_index_url|uv_default_index)=' > "$home/network" || true
+if [ -s "$home/network" ]; then
+  for service in amazon-ssm-agent docker; do
+    mkdir -p "$root/etc/systemd/system/$service.service.d"
+    printf '[Service]\nEnvironmentFile=%s\n' "$home/network" \
+      > "$root/etc/systemd/system/$service.service.d/spotelastic.conf"
+  done
+  again "reload of systemd" systemctl daemon-reload
+  systemctl try-restart amazon-ssm-agent docker || true
+fi
+
 # Deep learning images have torch in an environment of its own, which stays visible below.
 python=$root/opt/pytorch/bin/python
 if [ -x "$python" ]; then

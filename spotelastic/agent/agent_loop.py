@@ -24,6 +24,7 @@ from spotelastic.agent.event_log.log import EventLog, log_file
 from spotelastic.agent.executor import AgentExecutor
 from spotelastic.agent.node_processes import NodeProcesses
 from spotelastic.agent.notices import NoticePoller
+from spotelastic.agent.peer_traffic import PeerTraffic
 from spotelastic.agent.state.events import (
     Claimed,
     LocalEvent,
@@ -143,7 +144,8 @@ class AgentLoop:
         )
         self._dumper = Dumper(config, self._log)
         processes = NodeProcesses(config, self._queue.put)
-        executor = AgentExecutor(config, store, self._session, processes)
+        sent = PeerTraffic(config.node)
+        executor = AgentExecutor(config, store, self._session, processes, sent=sent)
         self._keys = executor.keys
         checks = config.health.gpus or config.health.network
         self._executor = executor

@@ -25,6 +25,7 @@ from spotelastic.agent.config import AgentConfig
 from spotelastic.agent.decide import RESTARTED
 from spotelastic.agent.health.illness import EFA, TOLD
 from spotelastic.agent.in_place.duties import not_kept
+from spotelastic.agent.peer_traffic import NOTHING, Sent
 from spotelastic.agent.state import events, failures
 from spotelastic.agent.state.events import LocalEvent
 from spotelastic.agent.state.node_progress import newest, newest_commit, progress
@@ -71,7 +72,9 @@ class AgentExecutor:
         processes: Processes,
         clock: Clock = unbroken,
         new_id: Callable[[], str] = new_id,
+        sent: Callable[[Round | None], Sent] = lambda _: NOTHING,
     ) -> None:
+        """`sent` returns what the node has sent to others, given the round."""
         self.config = config
         self.keys = Keys(config.run)
         self._store = store
@@ -79,6 +82,7 @@ class AgentExecutor:
         self._processes = processes
         self._clock = clock
         self._new_id = new_id
+        self._sent = sent
         self.published: Progress | None = None
         """The progress that was published last. Any thread may read it."""
 
@@ -333,7 +337,7 @@ class AgentExecutor:
         with contextlib.suppress(Unavailable, LeaseLost):
             if not workers.first_rank:
                 self._record(Event(now, "quiet", line, self.config.node))
-            told += self._progress(local, line)
+            told += self._progress(local, seen.round, line)
         return told
 
     @_do.register
@@ -355,7 +359,9 @@ class AgentExecutor:
     def _report(self, failure: Failure, message: str, *, lost_peer: bool = False) -> Events:
         blot = redactor(self.config.secrets)  # before a cut, which might leave half a secret
         message = beginning(blot(message))
-        failure = replace(failure, message=blot(failure.message), traceback=blot(failure.traceback))
+        # The user's own files are found by their paths in the script's folder, not in this node's.
+        trace = failure.traceback.replace(f'File "{self.config.workdir.absolute()}/', 'File "')
+        failure = replace(failure, message=blot(failure.message), traceback=blot(trace))
         failure = failure.storable()
         self._store.put(self.keys.failure(self.config.node), encode(failure))
         data = {
@@ -470,11 +476,11 @@ class AgentExecutor:
     @_do.register
     def _(self, action: actions.TellProgress, local: NodeState, seen: RunState) -> Events:
         quiet = local.workers.silence.line if local.workers is not None else ""
-        return self._progress(local, quiet)
+        return self._progress(local, seen.round, quiet)
 
-    def _progress(self, local: NodeState, quiet: str) -> Events:
-        status = self._processes.status()
-        told = progress(self.config.node, local, status, self._clock(), quiet)
+    def _progress(self, local: NodeState, round_: Round | None, quiet: str) -> Events:
+        status, sent = self._processes.status(), self._sent(round_)
+        told = progress(self.config.node, local, status, self._clock(), quiet, sent)
         key = self.keys.progress(self.config.node)
         self._store.put(key, encode(told), self._session.lease)
         self.published = told

@@ -458,7 +458,13 @@ def _(event: events.WorkersReleased, local: NodeState, now: float) -> NodeState:
 def _(event: events.Stepped, local: NodeState, now: float) -> NodeState:
     kept = (*local.reports.points, *event.points)[-POINTS_KEPT:]
     step = event.points[-1].step if event.points else local.reports.step
-    return _reports(local, points=kept, step=step)
+    bad, at = local.reports.not_finite, local.reports.not_finite_at
+    for point in event.points:
+        if point.loss is not None and math.isfinite(point.loss):
+            bad, at = 0, 0.0
+        elif point.loss is not None and not bad:
+            bad, at = point.step, point.at
+    return _reports(local, points=kept, step=step, not_finite=bad, not_finite_at=at)
 
 
 @after.register

@@ -24,13 +24,14 @@ from typing import TYPE_CHECKING, NoReturn
 from spotelastic.agent.config import HealthChecks
 from spotelastic.agent.health import kernel_log
 from spotelastic.aws.artifacts.code_archive import unpack
+from spotelastic.aws.base import boot_variables
 from spotelastic.aws.base.clients import Aws, calling
 from spotelastic.aws.base.identity import BUCKET, CLUSTER, ROLE, Identity, from_imds
 from spotelastic.aws.base.names import Names
 from spotelastic.aws.messaging import log_group
 from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.aws.messaging.log_group import LogStream
-from spotelastic.aws.node import hardware
+from spotelastic.aws.node import hardware, mounts
 from spotelastic.aws.node.hardware import Hardware
 from spotelastic.aws.node.log_shipper import LogShipper
 from spotelastic.aws.provider.notices import ImdsNotices
@@ -84,6 +85,7 @@ FAILED = 1
 PASSED_ON = (
     *(SCRATCH, PHASES, "AWS_REGION", "AWS_DEFAULT_REGION", "PIP_RETRIES"),
     *("AWS_METADATA_SERVICE_TIMEOUT", "AWS_METADATA_SERVICE_NUM_ATTEMPTS"),
+    *boot_variables.NAMES,
 )
 """Variables of the node that hold in a container, too."""
 CONTAINED = "SPOTELASTIC_CONTAINED"
@@ -156,8 +158,10 @@ def _agent() -> int:
             log_as("boot", me.instance, spec.env)
             parameter = Names(spec.cluster).worker_certificate
             tls = certificate(aws, parameter)
-        if spec.container and CONTAINED not in os.environ:
-            return _continue_in_image(spec, me, tls, phases)
+        if CONTAINED not in os.environ:
+            mounted = mounts.ensure(spec.mounts, me.region)
+            if spec.container:
+                return _continue_in_image(spec, me, tls, phases, mounted)
         with phases.phase("job"):
             workdir = _code(aws, me, spec)
         found = job_environment.make(aws, spec, me, workdir, tls, phases)
@@ -234,7 +238,9 @@ def _agent_config(
     )
 
 
-def _continue_in_image(spec: JobSpec, me: Identity, tls: TlsFiles, phases: BootPhases) -> int:
+def _continue_in_image(
+    spec: JobSpec, me: Identity, tls: TlsFiles, phases: BootPhases, mounted: tuple[Path, ...]
+) -> int:
     """Start this boot again inside of the job's image, in place of this process.
 
     Returns an exit code only where the image cannot be used.
@@ -248,7 +254,7 @@ def _continue_in_image(spec: JobSpec, me: Identity, tls: TlsFiles, phases: BootP
     if not _pulled(spec, me, tls, phases):
         return SHUT_DOWN
     phases.hand_on()
-    return _enter_container(spec.container)
+    return _enter_container(spec.container, mounted)
 
 
 def _pulled(spec: JobSpec, me: Identity, tls: TlsFiles, phases: BootPhases) -> bool:
@@ -263,7 +269,7 @@ def _pulled(spec: JobSpec, me: Identity, tls: TlsFiles, phases: BootPhases) -> b
     return True
 
 
-def _enter_container(image: str) -> NoReturn:
+def _enter_container(image: str, mounted: tuple[Path, ...]) -> NoReturn:
     """Replace this process by the client of a container that runs the agent. Never returns."""
     installed = Path(sys.prefix).parent
     environ = {CONTAINED: "1", "HOME": str(Path.home())}
@@ -273,7 +279,7 @@ def _enter_container(image: str) -> NoReturn:
     box = container.JobContainer(
         image=image,
         wheel=next(installed.glob("*.whl")),
-        folders=(installed, home(), Path(os.environ[SCRATCH])),
+        folders=(installed, home(), Path(os.environ[SCRATCH]), *mounted),
         environ=environ,
         gpus=container.NVIDIA.exists(),
         devices=container.efa(list(container.DEVICES.glob("*"))),

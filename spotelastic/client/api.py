@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from spotelastic.client.bringing_up import bring_up, list_prices, region_choice
+from spotelastic.client.bringing_up import bring_up, list_prices, region_choice, script_check
 from spotelastic.client.bringing_up.plan import Planned
 from spotelastic.client.cluster import Cluster
 from spotelastic.client.config.job_config import JobConfig
@@ -12,11 +12,12 @@ from spotelastic.client.kubernetes import bring_up as pods
 from spotelastic.client.kubernetes.kube_job import kube_job
 from spotelastic.client.kubernetes.pod_config import PodConfig
 from spotelastic.client.progress import FirstStepTimer, OnUpdate, ignored, saying, training
+from spotelastic.client.published import GONE_FOR, by_urgency
 from spotelastic.client.targets import find as targets
 from spotelastic.client.targets.choice import chosen
 from spotelastic.client.targets.find import Place
 from spotelastic.client.targets.kube_target import KubePlace, KubeTarget
-from spotelastic.clock import steady
+from spotelastic.clock import steady, wall
 from spotelastic.errors import UsageError
 from spotelastic.model.progress import ClusterSummary, Status
 
@@ -59,6 +60,8 @@ def up(
         return _up_in_pods(config, agreed if yes or config.yes else confirm, on_update)
     job = check(config, Path.cwd())
     say = saying(on_update)
+    for line in script_check.findings(job):
+        say(f"warning: {line}")
     answer = agreed if yes or config.yes else confirm
     target, compared = region_choice.enter(job, say)
     cluster = None
@@ -162,11 +165,19 @@ def clusters(
     kube: bool = False,
     context: str | None = None,
     namespace: str | None = None,
+    gone: bool = False,
 ) -> tuple[ClusterSummary, ...]:
-    """Return a summary of every cluster; the arguments are those of `find`."""
+    """Return a summary of every cluster; the arguments are those of `find`.
+
+    `gone`: also of those that have ended within 14 days, the most urgent first: what has failed
+    within a day, then what is there, then what is gone.
+    """
     place = KubePlace(context, namespace) if kube else local
     where = _account_named(place, region)
-    return targets.find(where, region, _say_nothing).listing()
+    if not gone:
+        return targets.find(where, region, _say_nothing).listing()
+    at, now = targets.looked_at(where, region, _say_nothing), wall()
+    return tuple(by_urgency((*at.listing(), *at.ended(now - GONE_FOR)), now))
 
 
 def _account_named(place: Place, region: str | None) -> Place:

@@ -33,6 +33,7 @@ def last_status(stored: Status, committed: int) -> Status:
         short_since=None,
         slow=(),
         warnings=(),
+        usd_per_hour=0.0,
     )
 
 
@@ -68,4 +69,6 @@ def last_report(stored: Report, status: Status, cost: Cost) -> Report:
         control_usd_per_hour=cost.control_usd_per_hour,
         total_usd=cost.total_usd,
         total_usd_per_hour=cost.total_usd_per_hour,
+        traffic_usd=cost.traffic_usd,
+        traffic_usd_per_hour=cost.traffic_usd_per_hour,
     )

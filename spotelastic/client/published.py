@@ -1,22 +1,29 @@
 """Reads what a cluster publishes about itself: its status and its costs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import closing, suppress
+from dataclasses import replace
 
 from spotelastic_checkpoints.commit.commit_protocol import Commits
 from spotelastic_checkpoints.decoders import from_json
 from spotelastic_checkpoints.errors import CheckpointsError
 from spotelastic_checkpoints.storage.object_store import Storage
 
+from spotelastic.client.last_status import last_status
 from spotelastic.client.targets.shown_cluster import ShownCluster
 from spotelastic.clock import wall
 from spotelastic.cloud.bucket import REGIONS, STOPPING, USAGE
-from spotelastic.controller.accounting.usage import Bill, Usage, closed, cost
+from spotelastic.controller.accounting.usage import Bill, Usage, closed, cost, rates
 from spotelastic.controller.model.regions import RegionsRecord
 from spotelastic.errors import SpotelasticError
 from spotelastic.metrics.job import PublishedFacts
-from spotelastic.model.progress import Cost, Status
+from spotelastic.model.estimate import summary
+from spotelastic.model.progress import ClusterSummary, Cost, Status
 
+GONE_FOR = 14 * 86_400.0
+"""Seconds for which clusters that are gone are listed: as long as their output is kept."""
+NEWS = 86_400.0
+"""Seconds for which a cluster that is gone is listed by what is wrong with it."""
 SILENT = 20.0
 """Seconds after which a status is so old that its cluster may be gone."""
 
@@ -27,6 +34,32 @@ def status_of(cluster: ShownCluster) -> Status:
     if status is None:
         return Status(cluster.name, "pending", cluster.spec.created_at, reason="nodes are booting")
     return status
+
+
+def summary_of(cluster: ShownCluster, *, is_gone: bool = False) -> ClusterSummary:
+    """Return the cluster as a row of a list; `is_gone`: that is known already."""
+    status, now = status_of(cluster), wall()
+    if is_gone:
+        status, now = last_status(status, 0), status.at
+    began_at = cluster.spec.born_at or cluster.spec.created_at
+    return replace(summary(status, now), began_at=began_at, at=status.at, is_gone=is_gone)
+
+
+def by_urgency(clusters: Iterable[ClusterSummary], now: float) -> list[ClusterSummary]:
+    """Return the clusters in the order of a list: the worst first, also if it is gone since less
+    than a day, then what is there, then what is gone, the last one first.
+    """
+
+    def order(each: ClusterSummary) -> tuple[int, bool, float, str]:
+        weight = each.weight if is_news(each, now) else 0
+        return -weight, each.is_gone, -each.at if each.is_gone else 0.0, each.name
+
+    return sorted(clusters, key=order)
+
+
+def is_news(each: ClusterSummary, now: float) -> bool:
+    """Whether a cluster is there, or was until a day ago."""
+    return not each.is_gone or now - each.at < NEWS
 
 
 def is_gone(cluster: ShownCluster, status: Status) -> bool:
@@ -75,6 +108,11 @@ def cost_of(cluster: ShownCluster) -> Cost:
 def running_cost_of(cluster: ShownCluster) -> Cost:
     """Return the costs of a cluster that is known to be up: this asks nothing but its bucket."""
     return _cost(cluster, _bill(cluster))
+
+
+def rates_of(cluster: ShownCluster) -> tuple[tuple[float, float], ...]:
+    """Return what all that runs has cost an hour, from each time on at which that has changed."""
+    return rates(_bill(cluster))
 
 
 def _bill(cluster: ShownCluster) -> Bill:

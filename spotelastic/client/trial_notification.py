@@ -33,7 +33,7 @@ def try_receivers(
     found = urls.named(given, variables)
     if not found:
         raise UsageError(
-            "there is nobody to tell: name a URL, or the variable that holds it, here or as "
+            "no receiver is configured: give a URL, or the variable that holds it, here or as "
             "`notify` in spotelastic.toml"
         )
     trial = Notification(f"trial {new_id()}", "trial", TITLE, TEXT)

@@ -22,7 +22,9 @@ DRAINING = "Terminating:Wait"
 UNATTENDED = 3600.0
 """Seconds that instances keep running after a controller last led the cluster."""
 TRAFFIC_GB = 720.0
-"""GB an hour that a node exchanges with others: 1 GB of gradients all-reduced every 10 s."""
+"""GB an hour that a node sends to others until that is measured: 1 GB of gradients all-reduced
+every 10 s.
+"""
 TRAFFIC_USD = 0.02
 """US dollars for a GB between zones, both directions."""
 
@@ -132,6 +134,8 @@ class ZoneOffer:
     """Placement score, 1 to 10: how likely all nodes are launched; 0 if not known."""
     elsewhere: float = 0.0
     """Share of the job's nodes that train in other zones."""
+    exchanged: float = TRAFFIC_GB
+    """GB an hour that a node sends to others."""
 
     @property
     def cost(self) -> float:
@@ -140,7 +144,7 @@ class ZoneOffer:
         Half the likelihood must come at half the price. Without any score all zones are equally
         likely.
         """
-        return self.usd / (self.score or 10) * 10 + self.elsewhere * TRAFFIC_GB * TRAFFIC_USD
+        return self.usd / (self.score or 10) * 10 + self.elsewhere * self.exchanged * TRAFFIC_USD
 
 
 def ranked(zones: Iterable[ZoneOffer]) -> tuple[ZoneOffer, ...]:

@@ -73,7 +73,6 @@ def _run(settings: dict[str, Any], remains: Remains, net: str, announce: int, ov
         buckets=Path(settings["buckets"]),
         logs=Path(settings["logs"]),
         boot_command=tuple(settings["boot_command"]),
-        capacity=tuple((type, zone, count) for type, zone, count in settings["capacity"]),
     )
     # What moto brings stays. Half of the start would go into looking for garbage among it.
     gc.disable()

@@ -10,16 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from spotelastic.local.iam import signatures
-from spotelastic.local.iam.authority import ADMINISTRATOR
-from spotelastic.local.iam.signatures import Signature
+from spotelastic.local import signatures
+from spotelastic.local.cloud import ADMINISTRATOR
 from spotelastic.local.refusals import CallRefusal
+from spotelastic.local.signatures import Signature
 
 OWN = ("/_spotelastic/", "/moto-api")
 """Paths that are the administrator's alone: faults, and moto's own API."""
-
-PROVED = "HTTP_X_SPOTELASTIC_KEY"
-"""Where a WSGI request has the access key that it has proved, whatever its sender wrote there."""
 
 Application = Callable[..., Any]
 
@@ -54,7 +51,6 @@ def middleware(
     def handle(environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:
         signature = signatures.read(environ)
         if signature is not None and _is_admitted(signature, environ, host, known):
-            environ[PROVED] = signature.key
             return application(environ, start_response)
         service = signature.service if signature is not None else "s3"
         return _WRONG.get(service, _OTHERS_WRONG).answer(environ, start_response, _WHY)

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from ipaddress import IPv4Network
@@ -24,10 +24,11 @@ from spotelastic_checkpoints import isolated
 from spotelastic.errors import EnvironmentFailure, Unavailable, UsageError
 from spotelastic.local.base import processes
 from spotelastic.local.base.remains import Remains
-from spotelastic.local.iam.authority import ADMINISTRATOR
 
 MOTO = "5.2.5"
 ACCOUNT = "123456789012"  # moto's
+ADMINISTRATOR = "AKIALOCALCLOUD000000"
+"""The access key of the account's administrator. Its secret is drawn when the cloud starts."""
 REGIONS = ("us-east-1", "us-east-2", "us-west-2")
 """The regions that every local cloud has."""
 BOOT = (sys.executable, "-m", "spotelastic", "boot")
@@ -87,7 +88,6 @@ def start(
     user: socket.socket | None = None,
     net: str | None = None,
     region: str = "us-east-1",
-    capacity: Mapping[tuple[str, str], int] | None = None,
     timeout: float = 60.0,
     boot_command: Sequence[str] = BOOT,
 ) -> CloudInfo:
@@ -96,7 +96,7 @@ def start(
     Unless `detach`ed it ends, and cleans up, when its starter ends in any way. With a `user`, a
     connection for joining.py, it ends when it has no users any more. `net` is the block of loopback
     addresses for its instances; by default one that no other local cloud on this machine uses.
-    `capacity` limits (instance type, zone). `boot_command` is what an instance runs.
+    `boot_command` is what an instance runs.
 
     Raises `RunsAlready` if a cloud is running, `EnvironmentFailure` if the machine lacks something,
     and `Unavailable` if it is not ready after `timeout` seconds.
@@ -117,7 +117,6 @@ def start(
             "buckets": str(buckets()),
             "logs": str(logs()),
             "boot_command": list(boot_command),
-            "capacity": [[type, zone, n] for (type, zone), n in (capacity or {}).items()],
         }
         try:
             return _launch(remains, settings, detach, user, timeout)

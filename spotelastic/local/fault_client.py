@@ -8,19 +8,16 @@ name of an S3 bucket.
 import json
 import signal
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-import msgspec
-
 from spotelastic.errors import SpotelasticError, Unavailable, UsageError
+from spotelastic.local import signatures
 from spotelastic.local.base import processes
-from spotelastic.local.iam import signatures
-from spotelastic.local.iam.authority import ADMINISTRATOR, Authority, Call
-from spotelastic.local.instances.imds import Trouble
+from spotelastic.local.cloud import ADMINISTRATOR
 from spotelastic.signals import send
 
 if TYPE_CHECKING:
@@ -47,22 +44,9 @@ class FaultClient:
         """Send a spot instance a rebalance recommendation; it stays."""
         self._ask("rebalance", instance=instance)
 
-    def set_disk_key(self, name: str, *, granted: bool) -> None:
-        """Set the key of new disks, and whether Auto Scaling's role may use it."""
-        self._ask("set_disk_key", name=name, granted=granted)
-
-    def set_metadata(self, instance: str, trouble: Trouble) -> None:
-        """Disturb the next requests to an instance's metadata service."""
-        self._ask("set_metadata", instance=instance, trouble=trouble)
-
     def kill(self, instance: str) -> None:
         """Take an instance away without notice."""
         self._ask("kill", instance=instance)
-
-    def processes(self, instance: str) -> list[processes.LocalProcess]:
-        """Return the processes of an instance."""
-        found = self._ask("processes", instance=instance)
-        return [processes.LocalProcess(**process) for process in found]
 
     def kill_process(self, instance: str, role: str) -> int:
         """SIGKILL one process of an instance, named by its role; return its pid."""
@@ -71,22 +55,6 @@ class FaultClient:
     def set_capacity(self, type: str, zone: str, count: int) -> None:
         """Set how many instances of the type the zone has in all, running ones included."""
         self._ask("set_capacity", type=type, zone=zone, count=count)
-
-    def set_spot_price(self, type: str, zone: str, usd_per_hour: float) -> None:
-        """Set the spot price of a type in a zone."""
-        self._ask("set_spot_price", type=type, zone=zone, usd_per_hour=usd_per_hour)
-
-    def set_on_demand_price(self, type: str, usd_per_hour: float) -> None:
-        """Set the on-demand price that the Pricing API answers."""
-        self._ask("set_on_demand_price", type=type, usd_per_hour=usd_per_hour)
-
-    def set_quota(self, code: str, value: int) -> None:
-        """Set a quota, by its code: L-3819A6DF (vCPUs), L-F678F1CE (networks), ..."""
-        self._ask("set_quota", code=code, value=value)
-
-    def calls(self) -> list[Call]:
-        """Return the AWS calls of roles and users so far, each kind of call once."""
-        return msgspec.convert(self._ask("calls"), list[Call])
 
     def _ask(self, fault: str, **arguments: Any) -> Any:
         address = urlsplit(self._info.endpoint)
@@ -114,7 +82,6 @@ class Desk:
     machines: "LocalInstances"
     scaling: "RegionalScaling"
     market: "SpotMarket"
-    authority: Authority
     cloud: str
 
     def interrupt(self, instance: str, seconds: float) -> None:
@@ -125,20 +92,10 @@ class Desk:
     def rebalance(self, instance: str) -> None:
         self.machines.recommend_rebalance(self._spot(instance))
 
-    def set_disk_key(self, name: str, granted: bool) -> None:
-        self.machines.disk_key.name, self.machines.disk_key.granted = name, granted
-
-    def set_metadata(self, instance: str, trouble: Trouble) -> None:
-        self.machines.set_metadata(self._living(instance), trouble)
-
     def kill(self, instance: str) -> None:
         machine = self._living(instance)
         cause = "Server.SpotInstanceTermination" if machine.spot else "Server.InternalError"
         self.machines.terminate(machine.it, cause)
-
-    def processes(self, instance: str) -> list[dict[str, Any]]:
-        self._living(instance)
-        return [asdict(process) for process in processes.marked(self.cloud, instance)]
 
     def kill_process(self, instance: str, role: str) -> int:
         self._living(instance)
@@ -152,18 +109,6 @@ class Desk:
     def set_capacity(self, type: str, zone: str, count: int) -> None:
         self.market.limits[type, zone] = count
         self.scaling.capacity_changed()
-
-    def set_spot_price(self, type: str, zone: str, usd_per_hour: float) -> None:
-        self.market.prices[type, zone] = usd_per_hour
-
-    def set_on_demand_price(self, type: str, usd_per_hour: float) -> None:
-        self.market.listed[type] = usd_per_hour
-
-    def set_quota(self, code: str, value: int) -> None:
-        self.market.quotas[code] = value
-
-    def calls(self) -> Any:
-        return msgspec.to_builtins(self.authority.calls)
 
     def _living(self, instance: str) -> "LocalInstance":
         machine = self.machines.get(instance)

@@ -24,7 +24,6 @@ from spotelastic.local.base.agenda import Agenda
 from spotelastic.local.base.eventbridge_messages import BusEvent
 from spotelastic.local.base.remains import Remains
 from spotelastic.local.cloud import ACCOUNT
-from spotelastic.local.iam.authority import Authority
 from spotelastic.local.instances.machines import LocalInstances
 from spotelastic.local.instances.power import SHUTS_DOWN_WITHIN, Power
 from spotelastic.local.instances.spot_market import SpotMarket
@@ -47,8 +46,6 @@ class Config:
     logs: Path
     """Folder in which the lines of log groups are stored."""
     boot_command: tuple[str, ...]
-    capacity: tuple[tuple[str, str, int], ...] = ()
-    """(instance type, zone, count); pairs that are not listed are unlimited."""
 
 
 class Server:
@@ -64,8 +61,7 @@ class Server:
         lock = RLock()
         self._config = config
         self._users: Users | None = None
-        market = SpotMarket({(type, zone): count for type, zone, count in config.capacity})
-        authority = Authority()
+        market = SpotMarket()
         self._agenda = Agenda(lock)
         self._regions = cloud.regions(config.region)
         self._web = _listening()
@@ -97,7 +93,6 @@ class Server:
             machines=self._machines,
             scaling=scaling,
             market=market,
-            authority=authority,
             power=self._power,
             volumes=Path(config.remains.folder, "volumes"),
             account=ACCOUNT,
@@ -106,13 +101,12 @@ class Server:
             logs_folder=config.logs,
             stack_deleted=self._look,
         )
-        self._priced = partial(pricing.middleware, market, authority, ACCOUNT, config.region)
+        self._priced = partial(pricing.middleware, market)
         self._desk = fault_client.Desk(
             lock=lock,
             machines=self._machines,
             scaling=scaling,
             market=market,
-            authority=authority,
             cloud=config.remains.cloud,
         )
 
@@ -225,7 +219,6 @@ def _scaling(
     from moto.autoscaling.models import autoscaling_backends
 
     from spotelastic.local.autoscaling.groups import AutoScaling
-    from spotelastic.local.autoscaling.launches import Launcher
 
     return AutoScaling(
         backend=autoscaling_backends[ACCOUNT][region],
@@ -233,7 +226,6 @@ def _scaling(
         market=market,
         agenda=agenda,
         emit=emit,
-        launch=Launcher(machines),
     )
 
 

@@ -7,10 +7,13 @@ leader goes on where the one before was.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, get_args
 
+from spotelastic.clock import wall
 from spotelastic.metrics.catalogue import Metric, Sample, declared
+from spotelastic.model.estimate import progress_of
+from spotelastic.model.headline import HeadlineKind, headlines
 from spotelastic.model.in_place import OUTCOMES, REHEARSED
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import JobSpec, JobState
@@ -37,6 +40,8 @@ class PublishedFacts:
     report: Report | None = None
     events: Sequence[Event] = ()
     spec: JobSpec | None = None
+    now: float = field(default_factory=wall)
+    """When they are looked at: a status may be old."""
 
 
 def _job(name: str, help: str, *labels: str, kind: Any = "gauge") -> Metric:
@@ -50,6 +55,15 @@ def _count(name: str, help: str, *labels: str) -> Metric:
 STATE = _job("job_state", "1 for the state that the job is in, 0 for the others.", "state")
 STATUS_AT = _job("status_timestamp_seconds", "When the status was published; a leader renews it.")
 STEP = _job("job_step", "The newest step that is known.")
+TOTAL = _job("job_steps", "The step that the run ends with, where the script says.")
+ENDS_AT = _job("job_end_timestamp_seconds", "About when it will be there, at the present pace.")
+END_COST = _job("job_end_cost_dollars", "About what the cluster will have cost by then.")
+BEGAN_AT = _job("job_start_timestamp_seconds", "When the run's first step was done.")
+SAMPLES = _job("job_samples_per_second", "Samples per second of all workers, if the script says.")
+NOT_FINITE = _job(
+    "job_loss_not_finite_step", "The step since which the loss is NaN or infinite; 0: it is not."
+)
+HEADLINE = _job("job_headline", "1 for what is wrong with the job now, 0 for the rest.", "kind")
 LOSS = _job("job_loss_value", "The loss of the newest step, as the script reports it.")
 WORLD_SIZE = _job("job_world_size_workers", "Workers of the current round.")
 ROUND = _job("job_round_number", "The number of the current round.")
@@ -93,7 +107,7 @@ COMMITS = _count("commits", "Checkpoints that were committed.")
 STEPS = _count("steps", "Steps that were executed, repeats included.")
 GOODPUT = _job("job_goodput_ratio", "Share of the time that went into steps that count.")
 NODE_SECONDS = _count("node_seconds", "Time of worker nodes that was paid for.")
-COST = _count("cost_dollars", "What the cluster has cost, by part: workers or control.", "part")
+COST = _count("cost_dollars", "What the cluster has cost: workers, control, traffic.", "part")
 ON_DEMAND_COST = _count("on_demand_cost_dollars", "What the workers had cost on demand.")
 PRICE = _job("price_dollars_per_hour", "What runs now costs an hour, by part.", "part")
 COST_LIMIT = _job("cost_limit_dollars", "The limit of the total cost (--max-cost).")
@@ -105,7 +119,7 @@ MESSAGES = _count("cloud_events", "Events of the cloud since this leader leads, 
 def samples(facts: PublishedFacts) -> Iterator[Sample]:
     """Yield what is known of the job."""
     if facts.status is not None:
-        yield from _of_status(facts.status)
+        yield from _of_status(facts.status, facts.now)
     if facts.report is not None:
         yield from _of_report(facts.report)
     yield from _of_events(facts.events)
@@ -113,13 +127,17 @@ def samples(facts: PublishedFacts) -> Iterator[Sample]:
         yield from _of_spec(facts.spec)
 
 
-def _of_status(status: Status) -> Iterator[Sample]:
+def _of_status(status: Status, now: float) -> Iterator[Sample]:
     for state in get_args(JobState):
         yield STATE.sample(status.state == state, state)
     yield STATUS_AT.sample(status.at)
     yield STEP.sample(status.step)
     if status.loss is not None:
         yield LOSS.sample(status.loss)
+    yield NOT_FINITE.sample(status.not_finite)
+    yield from _of_the_end(status, now)
+    wrong = {each.kind for each in headlines(status, now)}
+    yield from HEADLINE.each(((kind,), kind in wrong) for kind in get_args(HeadlineKind))
     yield WORLD_SIZE.sample(status.world_size)
     yield ROUND.sample(status.round)
     if status.step_time:
@@ -137,15 +155,30 @@ def _of_status(status: Status) -> Iterator[Sample]:
     yield from MESSAGES.each(_by_word(status.messages))
 
 
+def _of_the_end(status: Status, now: float) -> Iterator[Sample]:
+    """Yield how far the job is: of what is not known there is no sample."""
+    estimate = progress_of(status, now)
+    known = (
+        (TOTAL, status.total or None),
+        (ENDS_AT, estimate.ends_at),
+        (END_COST, estimate.usd_at_end),
+        (BEGAN_AT, status.began_at or None),
+        (SAMPLES, status.samples_per_second or None),
+    )
+    yield from (metric.sample(value) for metric, value in known if value is not None)
+
+
 def _of_report(report: Report) -> Iterator[Sample]:
     yield STEPS.sample(report.job.steps_run)
     yield GOODPUT.sample(report.goodput)
     yield NODE_SECONDS.sample(report.node_hours * 3600)
     yield COST.sample(report.cost_usd, "workers")
     yield COST.sample(report.control_usd, "control")
+    yield COST.sample(report.traffic_usd, "traffic")
     yield ON_DEMAND_COST.sample(report.on_demand_usd)
     yield PRICE.sample(report.usd_per_hour, "workers")
     yield PRICE.sample(report.control_usd_per_hour, "control")
+    yield PRICE.sample(report.traffic_usd_per_hour, "traffic")
 
 
 def _of_spec(spec: JobSpec) -> Iterator[Sample]:

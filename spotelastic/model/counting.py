@@ -2,6 +2,7 @@
 
 import math
 
+MINUTE, HOUR, DAY = 60.0, 3600.0, 86_400.0
 UNPRICED = "prices are not known"
 """Stands in place of a cost where nobody knows the prices: those of pods."""
 
@@ -34,11 +35,31 @@ def usd(amount: float) -> str:
     """Return US dollars: cents, tenths of a cent below ten cents, and less as one digit."""
     if 0 < amount < 0.00095:
         return f"{amount:.{-math.floor(math.log10(amount))}f} USD"
-    return f"{amount:.2f} USD" if amount >= 0.1 else f"{amount:.3f} USD"
+    return f"{amount:,.2f} USD" if amount >= 0.1 else f"{amount:.3f} USD"
 
 
 def dollars(amount: float) -> str:
-    """Return US dollars with their sign: cents, or two digits that count below ten cents."""
+    """Return US dollars with their sign: cents, or two digits that count below ten cents, or whole
+    dollars from ten thousand on.
+    """
     if 0 < amount < 0.095:
         return f"${amount:.{1 - math.floor(math.log10(amount))}f}"
-    return f"${amount:.2f}"
+    return f"${amount:,.0f}" if amount >= 10_000.0 else f"${amount:,.2f}"
+
+
+def span(seconds: float) -> str:
+    """Return a length of time in the two units that matter: "0.59 s", "3 min 20 s", "2 h 5 min"."""
+    if seconds < 10.0:
+        return f"{seconds:.2f} s" if seconds != int(seconds) else f"{seconds:.0f} s"
+    whole = round(seconds)
+    if whole < MINUTE:
+        return f"{whole} s"
+    for unit, name, below, its in (
+        (DAY, "d", HOUR, "h"),
+        (HOUR, "h", MINUTE, "min"),
+        (MINUTE, "min", 1.0, "s"),
+    ):
+        if whole >= unit:
+            rest = int(whole % unit // below)
+            return f"{int(whole // unit)} {name}" + (f" {rest} {its}" if rest else "")
+    raise AssertionError("a minute is longer than a second")

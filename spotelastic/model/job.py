@@ -271,6 +271,27 @@ class AccountDemands:
     """ARN of the permissions boundary of roles; empty: none."""
     key: str = ""
     """ARN of the key that encrypts disks, parameters and logs; empty: AWS's own."""
+    data_keys: tuple[str, ...] = ()
+    """ARNs of further keys, by which the buckets of `read` and `write` are encrypted."""
+    worker_profile: str = ""
+    """The account's own instance profile of workers, by name or ARN; empty: the stack makes one."""
+    control_profile: str = ""
+    """The same of control nodes."""
+    stack_role: str = ""
+    """ARN of the account's own role with which CloudFormation deletes stacks; empty: `up` makes one
+    for all clusters."""
+    security_group: str = ""
+    """The account's own security group of all nodes; empty: the stack makes one."""
+    worker_image: str = ""
+    """The account's own machine image of workers, or the parameter that names it; empty: AWS's."""
+    control_image: str = ""
+    """The same of control nodes."""
+    proxy: str = ""
+    """URL of the proxy by which nodes reach the internet; empty: none."""
+    no_proxy: tuple[str, ...] = ()
+    """Hosts and networks that nodes reach without it, besides those of their own network."""
+    index_url: str = ""
+    """URL of the package index of nodes; empty: PyPI."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,6 +313,8 @@ class JobSpec:
     """host:port of every etcd member."""
     etcd_members: tuple[str, ...] = ()
     """Names of the members, in the order of `etcd`."""
+    control_type: str = "t3.small"
+    """Instance type of the control nodes."""
     etcd_version: str = ""
     """The etcd release that control nodes install; empty: etcd is there already."""
     container: str = ""
@@ -332,6 +355,8 @@ class JobSpec:
     """Further storage, as bucket/prefix, that workers may read."""
     write: tuple[str, ...] = ()
     """Further storage, as bucket/prefix, that workers may read and write."""
+    mounts: tuple[str, ...] = ()
+    """File systems that nodes mount, as `--mount` names them."""
     demands: AccountDemands = AccountDemands()
     folder: str = ""
     """The folder in which `up` was run; empty: not known."""

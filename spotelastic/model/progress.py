@@ -86,6 +86,24 @@ class Progress:
     """Seconds that the node's workers took to restore in this round; 0: they have not."""
     restored_from: str = ""
     """Where that came from: memory, replica or store."""
+    crossed: int = 0
+    """Bytes that the node has sent to nodes in other zones since its agent's start."""
+    crossing: int = 0
+    """Bytes a second that it sends to nodes in other zones."""
+    sending: int = 0
+    """Bytes a second that it sends to all other nodes; 0: not measured."""
+    total: int = 0
+    """The step that the run ends with; 0: the script does not say."""
+    samples: float = 0.0
+    """Samples per step of all workers of the node; 0: the script does not say."""
+    not_finite: int = 0
+    """The step since which its losses are NaN or infinite; 0: the newest one is finite, or none is
+    known. JSON has no such numbers: `points` has None for them.
+    """
+    not_finite_at: float = 0.0
+    """When that step was done."""
+    unsaved: str = ""
+    """Why its checkpoints do not reach the object store; empty if nothing is known to be wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +220,36 @@ class Status:
     """What a step that was made again has shown; None: none was."""
     proof: Rehearsal | None = None
     """What the first commit has shown when it was read back; None: it was not yet."""
+    total: int = 0
+    """The step that the run ends with; 0: the script does not say."""
+    samples_per_second: float = 0.0
+    """Samples (or tokens) per second of all workers; 0: the script does not say."""
+    pace: float = 0.0
+    """Seconds per step that counts over the last hour of steps, pauses and repeated steps included;
+    0: not measured yet.
+    """
+    began_at: float = 0.0
+    """When the run's first step was done; 0: none was."""
+    stepped_at: float = 0.0
+    """When the newest step was done; 0: none was."""
+    not_finite: int = 0
+    """The step since which the loss is NaN or infinite; 0: it is not. `loss` is None then."""
+    usual_loss: float | None = None
+    """What the loss was before it went far out of its history; None: it has not."""
+    unsaved: str = ""
+    """Why checkpoints do not reach the object store; empty if nothing is known to be wrong."""
+    committed_at: float = 0.0
+    """When a step was last committed; 0: none was."""
+    error: str = ""
+    """The error with which the job failed, in one line."""
+    ends_at: float | None = None
+    """When the cluster of a job that has ended ends, too; None: it does not by itself, or the job
+    has not ended.
+    """
+    usd: float = 0.0
+    """US dollars that the whole cluster has cost so far; 0: prices are not known."""
+    usd_per_hour: float = 0.0
+    """What all that runs now costs an hour."""
 
     @property
     def differs(self) -> bool:
@@ -232,6 +280,27 @@ class ClusterSummary:
     """Whether a step of the job was not the same when it was made again."""
     silent_for: float = 0.0
     """Seconds since a controller last reported; 0 if one still does, or the job has ended."""
+    total: int = 0
+    """The step that the run ends with; 0: the script does not say."""
+    ends_at: float | None = None
+    """About when it will be there; None: that is not known."""
+    usd: float = 0.0
+    """US dollars that the cluster has cost so far; 0: prices are not known."""
+    usd_per_hour: float = 0.0
+    headline: str = ""
+    """The worst that is wrong, in one line; empty if nothing is."""
+    kind: str = ""
+    """What that is, as a word."""
+    colour: str = ""
+    """"red" or "yellow"; empty if nothing is wrong."""
+    weight: int = 0
+    """How bad it is, for sorting: more is worse."""
+    began_at: float = 0.0
+    """When the cluster was created (epoch seconds); 0: not known."""
+    at: float = 0.0
+    """When its status was published last (epoch seconds); 0: not known."""
+    is_gone: bool = False
+    """Whether the cluster is gone, and this is what it has left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,6 +390,10 @@ class Report:
     """What a step that was made again has shown; None: none was."""
     proof: Rehearsal | None = None
     """What the first commit has shown when it was read back; None: it was not yet."""
+    traffic_usd: float = 0.0
+    """What the nodes have sent to other zones cost so far."""
+    traffic_usd_per_hour: float = 0.0
+    """What they send to other zones now costs an hour."""
 
     @property
     def is_priced(self) -> bool:
@@ -330,7 +403,9 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a cluster costs, in US dollars: all that AWS bills by the hour."""
+    """What a cluster costs, in US dollars: all that AWS bills by the hour, and what nodes send to
+    other zones.
+    """
 
     name: str
     usd_per_hour: float
@@ -361,6 +436,10 @@ class Cost:
     """What all that runs now costs an hour."""
     total_usd: float = 0.0
     """What the whole cluster cost so far."""
+    traffic_usd: float = 0.0
+    """What the nodes have sent to other zones cost so far."""
+    traffic_usd_per_hour: float = 0.0
+    """What they send to other zones now costs an hour."""
 
     @property
     def is_priced(self) -> bool:

@@ -7,16 +7,17 @@ again and again floods somebody. Rather is one lost: with the controller that di
 record and the sending.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from spotelastic.model.counting import counted
+from spotelastic.model.counting import counted, dollars, duration
+from spotelastic.model.headline import SHORT
 from spotelastic.model.in_place import Rehearsal
 from spotelastic.model.job import ENDED, Capacity, Job
 from spotelastic.model.progress import Event
 from spotelastic.model.round import Round
 from spotelastic.model.validity import Validity
-from spotelastic.notifications.notification import Notification, shortened
+from spotelastic.notifications.notification import Notification, NotificationType, shortened
 from spotelastic.redaction import without_known_formats
 
 TOLD = "notify"
@@ -53,6 +54,8 @@ class NotificationFacts:
     """Whether training has begun in this life of the job."""
     step: int = 0
     """The newest step that is known; of a job that has ended, its last."""
+    total: int = 0
+    """The step that the run ends with; 0: the script does not say."""
     nodes: int = 0
     least: int = 0
     short_since: float | None = None
@@ -63,6 +66,10 @@ class NotificationFacts:
     rehearsal: Rehearsal | None = None
     proof: Rehearsal | None = None
     validity: Validity = Validity()
+    troubles: Sequence[Event] = ()
+    """What is on record as wrong, and not as over."""
+    linger: float | None = None
+    """Seconds that the cluster stays after its job; None: it does not end by itself."""
 
 
 def due(
@@ -91,12 +98,19 @@ def told_before(events: Iterable[Event]) -> dict[str, float]:
 
 def record(notification: Notification, now: float) -> Event:
     """Return the event that puts on record that a notification is told."""
-    line = f"told to --notify: {notification.title}"
+    line = f"notification: {notification.title}"
     return Event(now, TOLD, line, data={"id": notification.id})
 
 
 def _is_recent(id: str, at: float, now: float, policy: NotificationPolicy) -> bool:
     return id.startswith("short ") and now - at < policy.again
+
+
+ENDS: Mapping[str, NotificationType] = {
+    "succeeded": "success",
+    "failed": "failure",
+    "timed out": "warning",
+}
 
 
 def true_now(
@@ -119,13 +133,16 @@ def true_now(
     limit = facts.capacity.max_cost
     if limit is not None and facts.spent >= policy.budget * limit:
         yield _budget(facts, limit)
+    yield from (_trouble(facts, each) for each in facts.troubles if each.data["what"] != SHORT)
     deadline = facts.capacity.deadline
     if deadline is not None and now >= deadline - _near(facts.capacity.within, policy):
         yield _deadline(facts, deadline, now)
     if warning := facts.validity.warning(facts.cluster, now):
         expires = min(at for at in (facts.validity.certificates, facts.validity.authority) if at)
         id, title = f"certificates {expires:.0f}", f"{facts.cluster}: certificates expire soon"
-        yield Notification(id, "certificates", title, f"{warning[:1].upper()}{warning[1:]}.", True)
+        yield Notification(
+            id, "certificates", title, f"{warning[:1].upper()}{warning[1:]}.", "warning"
+        )
 
 
 def _near(within: float | None, policy: NotificationPolicy) -> float:
@@ -141,7 +158,7 @@ def _begun(facts: NotificationFacts, round_: Round, life: str) -> Notification:
         f"The job of {facts.cluster} trains {where}, with {workers} on "
         f"{nodes}.\n\nSee it: spotelastic status {facts.cluster}"
     )
-    return Notification(f"begun {life}", "begun", f"{facts.cluster} has begun to train", text)
+    return Notification(f"begun {life}", "begun", f"{facts.cluster} started training", text)
 
 
 def _differs(facts: NotificationFacts, found: Rehearsal, what: str, life: str) -> Notification:
@@ -151,13 +168,25 @@ def _differs(facts: NotificationFacts, found: Rehearsal, what: str, life: str) -
         f"{found.text}\n\nTraining goes on. What else was found: spotelastic events {cluster}"
     )
     id = f"differs {life}" if found is facts.rehearsal else f"not proven {life}"
-    return Notification(id, "differs", title, shortened(text), True)
+    return Notification(id, "differs", title, shortened(text), "failure")
+
+
+def _trouble(facts: NotificationFacts, found: Event) -> Notification:
+    cluster, what = facts.cluster, str(found.data["what"]).replace("-", " ")
+    more = f"See it: spotelastic status {cluster}"
+    text = without_known_formats(
+        "\n\n".join((found.message, str(found.data.get("todo", "")), more))
+    )
+    kind: NotificationType = "failure" if found.data.get("colour") == "red" else "warning"
+    id = f"trouble {found.data['id']}"
+    return Notification(id, "trouble", f"{cluster}: {what}", shortened(text), kind)
 
 
 def _ended(facts: NotificationFacts, job: Job) -> Notification:
     cluster = facts.cluster
     title = f"{cluster} has {job.state}" if job.state != "stopped" else f"{cluster} was stopped"
-    where = f"at step {facts.step}" if facts.step else "before its first step"
+    of = f" of {facts.total}" if facts.total else ""
+    where = f"at step {facts.step}{of}" if facts.step else "before its first step"
     lines = [f"The job of {cluster} has ended: {job.state}, {where}."]
     failure = job.failure
     if job.reason:
@@ -165,10 +194,14 @@ def _ended(facts: NotificationFacts, job: Job) -> Notification:
     if failure is not None:
         lines.append(f"First failure: rank {failure.rank} on {failure.node}.")
         lines.append(shortened(failure.traceback or failure.message, 1200))
-    lines.append(f"\n{_after(cluster, job)}")
-    bad = job.state in ("failed", "timed out")
+    cost = f" It has cost {dollars(facts.spent)} so far." if facts.spent else ""
+    if job.state != "succeeded" and facts.linger is not None:
+        cost += f" The cluster ends by itself {duration(facts.linger)} after its job."
+    lines.append(f"\n{_after(cluster, job)}{cost}")
     text = without_known_formats("\n".join(lines))
-    return Notification(f"ended {job.at:.0f}", "ended", title, shortened(text), bad)
+    return Notification(
+        f"ended {job.at:.0f}", "ended", title, shortened(text), ENDS.get(job.state, "info")
+    )
 
 
 def _after(cluster: str, job: Job) -> str:
@@ -191,7 +224,7 @@ def _short(facts: NotificationFacts, since: float, now: float) -> Notification:
         "--zones spread, a smaller --min or --on-demand fallback let it go on."
     )
     title = f"{facts.cluster} waits for nodes"
-    return Notification(f"short {since:.0f}", "short", title, text, True)
+    return Notification(f"short {since:.0f}", "short", title, text, "warning")
 
 
 def _budget(facts: NotificationFacts, limit: float) -> Notification:
@@ -204,7 +237,7 @@ def _budget(facts: NotificationFacts, limit: float) -> Notification:
         "To let it go on: spotelastic up with a larger --max-cost."
     )
     title = f"{facts.cluster} has used {facts.spent / limit:.0%} of its budget"
-    return Notification(f"budget {limit:g}", "budget", title, text, True)
+    return Notification(f"budget {limit:g}", "budget", title, text, "warning")
 
 
 def _deadline(facts: NotificationFacts, deadline: float, now: float) -> Notification:
@@ -214,7 +247,7 @@ def _deadline(facts: NotificationFacts, deadline: float, now: float) -> Notifica
         "To let it go on: spotelastic up with another --deadline."
     )
     title = f"{facts.cluster} reaches its deadline in {left}"
-    return Notification(f"deadline {deadline:.0f}", "deadline", title, text, True)
+    return Notification(f"deadline {deadline:.0f}", "deadline", title, text, "warning")
 
 
 def _hours(hours: float) -> str:

@@ -4,8 +4,10 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 NotificationKind = Literal[
-    "begun", "differs", "ended", "short", "budget", "deadline", "certificates", "trial"
+    "begun", "differs", "trouble", "ended", "short", "budget", "deadline", "certificates", "trial"
 ]
+NotificationType = Literal["info", "success", "warning", "failure"]
+"""How much it matters, in Apprise's words: services show each in a colour of its own."""
 LONGEST = 1800
 """Most characters of a text. Discord takes 2,000 with the title, and others more."""
 
@@ -19,8 +21,8 @@ class Notification:
     kind: NotificationKind
     title: str
     text: str
-    bad: bool = False
-    """Whether somebody should look at it soon."""
+    type: NotificationType = "info"
+    """"warning" or "failure": somebody should look at it soon."""
 
 
 class Receiver(Protocol):

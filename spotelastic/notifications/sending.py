@@ -37,10 +37,9 @@ def main() -> int:
     # all of it, and is not: the process is ended first, which tells the two apart.
     found.socket_connect_timeout = asked["within"] / 3
     found.socket_read_timeout = asked["within"] * 2
-    kind = apprise.NotifyType.WARNING if asked["bad"] else apprise.NotifyType.INFO
     sender = apprise.Apprise()
     sender.add(found)
-    if sender.notify(body=asked["text"], title=asked["title"], notify_type=kind):
+    if sender.notify(body=asked["text"], title=asked["title"], notify_type=asked["type"]):
         return 0
     print(said.text)
     return 1

@@ -35,7 +35,7 @@ class UrlReceiver:
             "url": self.url,
             "title": notification.title,
             "text": notification.text,
-            "bad": notification.bad,
+            "type": notification.type,
             "within": self.within,
         }
         # -P: a module of the working folder does not take another one's place.

@@ -40,11 +40,6 @@ from spotelastic.store.keys import Keys
 from spotelastic.store.port import Compare, Delete, Put, Store, TransactionResult, Write
 
 
-def create(store: Store, key: str, value: object) -> bool:
-    """Write the key unless it exists. Returns False if it existed."""
-    return store.commit([Compare(key, "created", 0)], [Put(key, encode(value))]).succeeded
-
-
 def renew(store: Store, keys: Keys, node: Node, lease: int, vote: Vote | None = None) -> None:
     """Register the same incarnation of a node under a new lease, with its vote and node rank.
 

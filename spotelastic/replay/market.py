@@ -2,15 +2,15 @@
 
 A group launches up to its desired size as soon as the market has a free node. A terminating
 instance stays until its drain is completed. A node that is taken back is announced on the event
-bus. On-demand nodes can always be had. Where there are several zones, each has its own trace; the
-group launches in one of them, and tells of launches that fail there.
+bus. On-demand nodes can always be had. There may be several zones, each with its own trace: the
+group launches in the first one (`benchmarks/` has a market in which it goes on to others).
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 
-from spotelastic.cloud.events import CloudEvent, FailureCause, GroupActivity
+from spotelastic.cloud.events import CloudEvent
 from spotelastic.cloud.memory.memory_capacity import MemoryCapacity, MemoryHooks
 from spotelastic.cloud.model import ALIVE, GroupNames, Instance, ZoneOffer
 from spotelastic.controller.model.observation import Message
@@ -24,16 +24,13 @@ from spotelastic.replay.trace import Span, Trace
 GROUPS = GroupNames("workers", "workers-on-demand")
 TYPE = "replayed"
 ZONE = "a"
-"""Name of the zone where there is one."""
+"""Name of the zone of a replay."""
 POLLED = 0.5
 """Seconds until an agent, which asks once a second, sees a notice."""
 HOOK = 120.0
 """Seconds that a terminating node may take for its last save."""
 BUS = 1.0
 """Seconds that an event takes to reach the queue."""
-TRIED_AGAIN = 30.0
-"""Seconds until a group tries again to launch what a zone has not had."""
-BEST_SCORE = 10
 
 
 class SimulatedMarket:
@@ -61,7 +58,6 @@ class SimulatedMarket:
         """The node of the trace that each spot instance runs on. Others are never taken back."""
         self._told = 0
         self._launches_in = next(iter(traces))
-        self._tries_at = 0.0
         self._fill = Soon(timeline, 0.1, self._launch_missing)
         hooks = MemoryHooks(
             room=self._room,
@@ -88,37 +84,10 @@ class SimulatedMarket:
             timeline.at(notice, partial(self._warn, zone, span))
             timeline.at(span.end, partial(self._take, zone, span))
 
-    # -- zones ------------------------------------------------------------------------------------
-
-    def zones(self) -> tuple[ZoneOffer, ...]:
-        """Return the zones to choose from, each with its price and score; none if there is one."""
-        offered = self.capacity.offered
-        if len(offered) < 2:
-            return ()
-        usd, wanted = self._scenario.machines.spot_usd, self._scenario.max_nodes
-        return tuple(
-            ZoneOffer(
-                zone.name,
-                zone.subnets,
-                usd=usd,
-                score=max(1, round(BEST_SCORE * min(1.0, self._free(zone.name) / wanted))),
-            )
-            for zone in offered
-        )
-
-    def set_subnets(self, group: str, subnets: Sequence[str]) -> None:
-        """Let a group launch in the zone of these subnets from now on."""
-        if group == GROUPS.spot:
-            self._launches_in = next(
-                zone.name for zone in self.capacity.offered if zone.subnets[0] in subnets
-            )
-            self._tries_at = 0.0
-        self.capacity.set_subnets(group, subnets)
+    # -- the market -------------------------------------------------------------------------------
 
     def _free(self, zone: str) -> int:
         return sum(its == zone and not each for (its, _), each in self._spans.items())
-
-    # -- the market -------------------------------------------------------------------------------
 
     def _appear(self, zone: str, span: Span) -> None:
         self._spans[zone, span] = ""
@@ -144,24 +113,6 @@ class SimulatedMarket:
 
     def _launch_missing(self) -> None:
         self.capacity.launch_missing()
-        now = self._timeline.now
-        if len(self.capacity.offered) < 2 or now < self._tries_at:
-            return
-        if self.capacity.groups()[GROUPS.spot].asked:
-            self._tries_at = now + TRIED_AGAIN
-            self._tell_of_launch("", "UnfulfillableCapacity")
-            self._timeline.at(self._tries_at, self._fill)
-
-    def _tell_of_launch(self, instance: str, failed: str = "") -> None:
-        where = self._launches_in
-        cause: FailureCause = "capacity" if failed else "other"
-        id = f"launch-{instance}-{self._timeline.now}"
-        self._tell(
-            GroupActivity(
-                id, self._timeline.now, instance, GROUPS.spot, "launch", not failed, failed, where,
-                cause,
-            )
-        )  # fmt: skip
 
     def _room(self, group: str) -> float:
         return self._free(self._launches_in) if group == GROUPS.spot else math.inf
@@ -172,8 +123,6 @@ class SimulatedMarket:
             place = next(each for each in free if each[0] == self._launches_in)
             self._spans[place] = instance.id
             self._taken[instance.id] = place
-            if len(self.capacity.offered) > 1:
-                self._tell_of_launch(instance.id)
         self._timeline.after(self._scenario.machines.boot, lambda: self._booted(instance.id))
         self._changed()
 

@@ -1,16 +1,14 @@
 """Replays a spot trace under spotelastic's own decisions, in virtual time."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from spotelastic.controller.accounting.usage import Usage
-from spotelastic.controller.model.observation import ControllerPolicy
-from spotelastic.model.progress import Event
 from spotelastic.replay.market import ZONE, SimulatedMarket
 from spotelastic.replay.nodes import SimulatedNodes
 from spotelastic.replay.outcome import Bill, ReplayOutcome, allowed_anywhere, judge
 from spotelastic.replay.scenario import Scenario
-from spotelastic.replay.simulated_controller import DECIDES_BY, SimulatedController
+from spotelastic.replay.simulated_controller import SimulatedController
 from spotelastic.replay.timeline import Timeline
 from spotelastic.replay.trace import Trace
 
@@ -20,39 +18,31 @@ NAME = "spotelastic"
 
 def play(trace: Trace, scenario: Scenario) -> ReplayOutcome:
     """Replay the whole trace and return the outcome."""
-    return play_in_zones({ZONE: trace}, scenario).outcome
+    timeline = Timeline()
+    controller = SimulatedController(timeline, scenario)
+    nodes = SimulatedNodes(timeline, scenario, controller.stir)
+    traces = {ZONE: trace}
+    controller.lead(SimulatedMarket(timeline, traces, scenario, nodes, controller.stir), nodes)
+    return played(traces, scenario, timeline, controller, nodes)
 
 
-@dataclass(frozen=True, slots=True)
-class ZonesOutcome:
-    """How a job fared that packs its nodes into one of several zones."""
+def played(
+    traces: Mapping[str, Trace],
+    scenario: Scenario,
+    timeline: Timeline,
+    controller: SimulatedController,
+    nodes: SimulatedNodes,
+) -> ReplayOutcome:
+    """Let the time of these traces pass, and return the outcome of a job that could use them all.
 
-    outcome: ReplayOutcome
-    events: tuple[Event, ...]
-    """What its controller has put on record."""
-
-
-def play_in_zones(
-    traces: Mapping[str, Trace], scenario: Scenario, policy: ControllerPolicy = DECIDES_BY
-) -> ZonesOutcome:
-    """Replay a job whose nodes are packed into one of these zones, given by name.
-
-    All traces have the same length. `policy` is what the controller decides by, but for what the
-    scenario says of its capacity.
+    They have the same length.
     """
     length = next(iter(traces.values())).length
-    timeline = Timeline()
-    controller = SimulatedController(timeline, scenario, policy)
-    nodes = SimulatedNodes(timeline, scenario, controller.stir)
-    market = SimulatedMarket(timeline, traces, scenario, nodes, controller.stir)
-    controller.lead(market, nodes)
     timeline.run(until=length)
     nodes.finish()
-    paid = bill(controller.bill.values(), length)
     as_saved = replace(scenario, schedule=nodes.schedule)
     bound = allowed_anywhere(tuple(traces.values()), as_saved)
-    outcome = judge(NAME, nodes.stretches, paid, bound, as_saved)
-    return ZonesOutcome(outcome, tuple(controller.events))
+    return judge(NAME, nodes.stretches, bill(controller.bill.values(), length), bound, as_saved)
 
 
 def bill(usage: Iterable[Usage], until: float) -> Bill:

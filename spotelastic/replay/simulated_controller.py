@@ -17,15 +17,14 @@ from spotelastic.controller.model.observation import (
     EndJobAtOnce,
     EndMachine,
     Forget,
+    Money,
     Observation,
     Remove,
     Replace,
     SetDesired,
-    SetSubnets,
     Tell,
 )
 from spotelastic.controller.model.remembered import Remembered
-from spotelastic.model.progress import Event
 from spotelastic.replay.market import GROUPS, SimulatedMarket
 from spotelastic.replay.nodes import SimulatedNodes
 from spotelastic.replay.scenario import Scenario
@@ -48,7 +47,6 @@ class SimulatedController:
         policy: ControllerPolicy = DECIDES_BY,
     ) -> None:
         self.stir = Soon(timeline, TURN, self._turn)
-        self.events: list[Event] = []
         self.bill: dict[str, Usage] = {}
         self._timeline, self._scenario = timeline, scenario
         self._policy = replace(policy, capacity=scenario.capacity)
@@ -106,13 +104,8 @@ class SimulatedController:
             group=groups[GROUPS.spot],
             on_demand=groups[GROUPS.on_demand],
             short_since=self._short(len(there)),
-            money=replace(
-                usage.money(self.bill.values(), now),
-                spot=self._scenario.machines.spot_usd,
-                on_demand=self._scenario.machines.on_demand_usd,
-            ),
+            money=self._money(now),
             failed=dict(remembered.failed),
-            zones=market.zones(),
             moved_at=remembered.moved_at,
             zones_left=dict(remembered.zones_left),
             short_lives=dict(remembered.short_lives),
@@ -126,6 +119,13 @@ class SimulatedController:
             messages=tuple(market.messages.values()),
             handled=frozenset(self._handled),
         )
+
+    def _money(self, now: float) -> Money:
+        """Return what the job has cost; only its limit asks for that, and a bill is long."""
+        limited = self._scenario.capacity.max_cost is not None
+        spent = usage.money(self.bill.values(), now) if limited else Money()
+        costs = self._scenario.machines
+        return replace(spent, spot=costs.spot_usd, on_demand=costs.on_demand_usd)
 
     def _short(self, there: int) -> float | None:
         if there >= self._scenario.min_nodes:
@@ -150,14 +150,11 @@ class SimulatedController:
                 nodes.leave(node.id)
             case SetDesired(group, size):
                 market.capacity.set_desired(group, size)
-            case SetSubnets(group, subnets):
-                market.set_subnets(group, subnets)
             case AskToEnd(ending):
                 nodes.ask_to_end(ending)
             case EndJobAtOnce(job):
                 nodes.end(job)
             case Tell(event):
-                self.events.append(event)
                 self._remembered.add(event)
             case Discard(message):
                 market.messages.pop(message.receipt)

@@ -292,7 +292,7 @@ class Checkpointer(Saving):
 
         The state is restored first if `restore()` was not called. At the end of a block the step is
         recorded, and saved if a save is due, as `step()` does. Set `step.loss` in the block to have
-        the loss shown.
+        the loss shown, and `step.samples` to have samples per second shown.
 
         If nodes come or go, this process goes on with those that are left. A step in which a peer
         was lost is undone, and comes again; `step.finished` says after the block whether it counts.
@@ -320,13 +320,15 @@ class Checkpointer(Saving):
         """
         return Batches(loader, self._steps)
 
-    def step(self, step: int, loss: Any = None) -> None:
+    def step(self, step: int, loss: Any = None, samples: float = 0.0, total: int = 0) -> None:
         """Record that the optimizer steps 1 to `step` are done, and save if a save is due.
 
         Call it after every optimizer step. A loop that counts from 0 calls `step(number + 1)`.
         Calling it twice with one number counts one step. `loss`, a number or a tensor of one
-        element, is shown in the status and the loss curve. At a step that all ranks have agreed on,
-        because a node is about to come or go, the call waits.
+        element, is shown in the status and the loss curve, and so is the speed where `samples` says
+        how many samples (or tokens) this rank has seen in the step, and how far the run is where
+        `total` says with which step it ends. At a step that all ranks have agreed on, because a
+        node is about to come or go, the call waits.
         """
         if self._steps.is_within:
             raise UsageError(
@@ -342,7 +344,8 @@ class Checkpointer(Saving):
             self._take = 0
             if self._measuring is not None:
                 self._measuring.step_ends(step)
-            self._losses.publish(step, loss, time.time())
+            total = total or self._loops.end
+            self._losses.publish(step, loss, time.time(), total, float(samples))
         self._state.stepped(is_new=is_new)
         at_target = client.page.target == step
         self._last_step = step

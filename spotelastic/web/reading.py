@@ -10,8 +10,9 @@ from spotelastic_checkpoints.catalog.catalog import Catalog, StepEntry
 from spotelastic_checkpoints.errors import CheckpointsError
 
 from spotelastic.client.cluster import Cluster
+from spotelastic.client.published import rates_of
 from spotelastic.client.targets.cloud_target import CloudEnded
-from spotelastic.client.targets.find import following, holding, left_target
+from spotelastic.client.targets.find import following, goes_on_by, holding, left_target
 from spotelastic.clock import Clock, steady, wall
 from spotelastic.errors import SpotelasticError
 from spotelastic.model.job import TAKEN_DOWN
@@ -31,7 +32,7 @@ ALL_EVENTS = 5000
 """Most events of a report."""
 
 
-class _KeptAnswer(Generic[T]):
+class KeptAnswer(Generic[T]):
     """The answer to one question, which is asked again when it is `every` seconds old, or when what
     it is an answer to has changed.
 
@@ -70,13 +71,14 @@ class ClusterReader:
         self.cluster = cluster
         self._ends = 0
         """How often it has ended with its cloud: what is asked seldom is asked again then."""
-        self._is_gone = _KeptAnswer(SELDOM, self._ask_whether_gone, clock)
-        self._events = _KeptAnswer(OFTEN, cluster.events, clock)
-        self._report = _KeptAnswer(OFTEN, self._read_report, clock)
-        self._regions = _KeptAnswer(SOMETIMES, self._ask_regions, clock)
-        self._curve = _KeptAnswer(SOMETIMES, cluster.curve, clock)
-        self._cost = _KeptAnswer(SOMETIMES, cluster.cost, clock)
-        self._checkpoints = _KeptAnswer(SELDOM, self._list_checkpoints, clock)
+        self._is_gone = KeptAnswer(SELDOM, self._ask_whether_gone, clock)
+        self._events = KeptAnswer(OFTEN, cluster.events, clock)
+        self._report = KeptAnswer(OFTEN, self._read_report, clock)
+        self._regions = KeptAnswer(SOMETIMES, self._ask_regions, clock)
+        self._curve = KeptAnswer(SOMETIMES, cluster.curve, clock)
+        self._cost = KeptAnswer(SOMETIMES, cluster.cost, clock)
+        self._rates = KeptAnswer(SOMETIMES, lambda: rates_of(self.cluster.record), clock)
+        self._checkpoints = KeptAnswer(SELDOM, self._list_checkpoints, clock)
 
     def read(self) -> PublishedCluster:
         """Return what is published now."""
@@ -92,18 +94,24 @@ class ClusterReader:
         was_taken_down = status.state == TAKEN_DOWN
         spec = cluster.record.spec
         warning = spec.validity.warning(cluster.name, wall())
+        is_gone = is_gone or was_taken_down
+        rates = self._rates.get()
+        if is_gone:  # no controller saw its instances end
+            rates = (*(each for each in rates if each[0] < status.at), (status.at, 0.0))
         return PublishedCluster(
             status=status,
             events=self._events.get(),
             points=self._curve.get(),
             report=self._report.get(),
             cost=self._cost.get(of=self._ends + was_taken_down),
+            rates=rates,
             checkpoints=self._checkpoints.get(of=status.committed),
             script=spec.script,  # without its arguments, which may hold secrets
             sizes=(spec.settings.min_nodes, spec.settings.max_nodes),
             warnings=(warning,) if warning else (),
             regions=self._regions.get(),
-            is_gone=is_gone or was_taken_down,
+            is_gone=is_gone,
+            goes_on_by=goes_on_by(cluster.target, cluster.record),
         )
 
     def _goes_on_with_what_is_left(self) -> bool:

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 from spotelastic_checkpoints.commit.commit_protocol import folder
-from spotelastic_checkpoints.crash_points import Stage
 from spotelastic_checkpoints.errors import DaemonUnavailable, RestoreFailed
 from spotelastic_checkpoints.messages import DaemonEvent, Sealed
 from spotelastic_checkpoints.protocol.agent_client import DaemonClient
@@ -21,6 +20,7 @@ from support.processes.kill_points import (
     FURNISH_STAGES,
     RESTORE_STAGES,
     WORKER_STAGES,
+    Stage,
 )
 from support.processes.patience import PATIENT, eventually
 from support.saving.daemons_and_workers import (

@@ -5,13 +5,12 @@ from pathlib import Path
 
 import pytest
 from spotelastic_checkpoints import addresses
-from spotelastic_checkpoints.crash_points import Stage
 from spotelastic_checkpoints.errors import RestoreFailed
 from spotelastic_checkpoints.memory import slots
 from spotelastic_checkpoints.memory.arena import Arena, SlotState
 from spotelastic_checkpoints.types import Branch
 from support.draws import every_other
-from support.processes.kill_points import REPLICA_STAGES
+from support.processes.kill_points import REPLICA_STAGES, Stage
 from support.processes.patience import eventually
 from support.saving.daemons_and_workers import (
     Worker,

@@ -12,6 +12,7 @@ from support.aws.cluster_remains import remains
 from support.aws.cluster_requests import request
 from support.aws.policies import role_of
 from support.aws.template import KEY, resources
+from support.strict.evaluation import AccessRequest, Resource, permits
 
 from spotelastic.aws.base.account import default_bucket
 from spotelastic.aws.base.clients import Aws
@@ -23,7 +24,6 @@ from spotelastic.aws.planning.plan import plan_of
 from spotelastic.aws.provider.receivers import receivers
 from spotelastic.cloud.bucket import JOB
 from spotelastic.errors import UsageError
-from spotelastic.local.iam.evaluation import AccessRequest, Resource, permits
 from spotelastic.model.job import AccountDemands
 from spotelastic.notifications.notification import Notification, SendOutcome
 

@@ -50,7 +50,7 @@ def test_an_adapted_script_goes_on_where_it_was_killed(name: str, tmp_path: Path
     """What it prints at its end is what it prints without that, to the last digit."""
     script = tmp_path / "train.py"
     if name == "new_script":
-        script.write_text(TEXT.format(name="train.py"))
+        script.write_text(TEXT.replace("{name}", "train.py"))
     else:
         text = (SUPPORT / f"scripts/plain_scripts/{name}.py").read_text()
         script.write_text(adapted(text, name, workers=2).after)

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 import torch
@@ -20,14 +21,18 @@ from support.clusters.local_cloud import Laptop, environment, running_cloud, unt
 from support.processes.patience import PATIENT
 
 from spotelastic.aws.artifacts import boot_artifacts
+from spotelastic.aws.base import boot_variables
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.infra_files import infra
 from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.bootstrap import entrypoint as boot_command
 from spotelastic.local import cloud
 from spotelastic.local.instances import hypervisor
+from spotelastic.model.job import AccountDemands
 
 BUCKET, CLUSTER = "bucket", "demo"
+NOBODY = "http://127.0.0.9:9"
+"""A proxy that refuses every connection."""
 USER_DATA = """
 at=$AWS_EC2_METADATA_SERVICE_ENDPOINT/latest
 token=$(curl -fsS -X PUT -H "X-aws-ec2-metadata-token-ttl-seconds: 60" $at/api/token)
@@ -60,7 +65,11 @@ if sys.argv[1] != "enable":
     sys.exit()
 unit = open(os.environ["SPOTELASTIC_ROOT"] + "/etc/systemd/system/spotelastic.service").read()
 environment = dict(os.environ)
-for name, value in re.findall("^Environment=(.+?)=(.+)$", unit, re.M):
+given = re.findall("^Environment=(.+?)=(.+)$", unit, re.M)
+for optional in re.findall("^EnvironmentFile=-(.+)$", unit, re.M):
+    if os.path.exists(optional):
+        given += re.findall("^(.+?)=(.*)$", open(optional).read(), re.M)
+for name, value in given:
     environment[name] = os.environ["HOME"] if name == "HOME" else value
 command, = re.findall("^ExecStart=(.+)$", unit, re.M)
 python = command.split()[0].replace("bin/spotelastic", "bin/python")
@@ -111,7 +120,8 @@ def test_a_control_node_boots_from_the_bucket_alone(laptop: Laptop, tmp_path: Pa
     root = tmp_path / "root"
 
     has_torch_of_its_own(root)
-    first = boot(laptop)
+    first = boot(laptop, before=behind_a_proxy(laptop))
+    what_reaches_the_internet_is_told_of_the_proxy(root)
     assert f"{root}/opt/spotelastic/venv/lib" in first
     (visible,) = (root / "opt/spotelastic/venv/lib").glob("python*/site-packages/image.pth")
     assert visible.read_text() == f"{root}/opt/pytorch/lib\n"
@@ -164,6 +174,23 @@ def a_worker_without_torch_installs_the_callers(
     shadow.unlink()
 
 
+def behind_a_proxy(laptop: Laptop) -> str:
+    """Nobody answers there: what is near has to be reached without it."""
+    near = urlsplit(laptop.info.endpoint).hostname or ""
+    given = AccountDemands(proxy=NOBODY, no_proxy=(near,), index_url="https://pypi.corp/simple")
+    found = boot_variables.variables(given, (), ["127.0.0.0/8"], (), "us-east-1", "amazonaws.com")
+    return boot_variables.exported(found)
+
+
+def what_reaches_the_internet_is_told_of_the_proxy(root: Path) -> None:
+    network = root / "opt/spotelastic/network"
+    told = dict(line.split("=", 1) for line in network.read_text().splitlines())
+    assert set(told) == set(boot_variables.NAMES) and told["https_proxy"] == NOBODY
+    for service in ("amazon-ssm-agent", "docker"):
+        more = root / f"etc/systemd/system/{service}.service.d/spotelastic.conf"
+        assert more.read_text() == f"[Service]\nEnvironmentFile={network}\n"
+
+
 def has_torch_of_its_own(root: Path) -> None:
     """As Deep Learning images do: a Python with packages elsewhere."""
     python = root / "opt/pytorch/bin/python"
@@ -201,7 +228,7 @@ def test_the_unit_shuts_an_instance_down_for_one_exit_code_only(tmp_path: Path) 
         assert (done.returncode, done.stdout) == (0, expected)
 
 
-def boot(laptop: Laptop, role: str = "control") -> str:
+def boot(laptop: Laptop, role: str = "control", before: str = "") -> str:
     """A node with the user data of all: what is on its console when that has ended."""
     # In place of a role's, which it would have from its profile.
     given = cloud.environment(laptop.info)
@@ -212,7 +239,7 @@ def boot(laptop: Laptop, role: str = "control") -> str:
         MinCount=1,
         MaxCount=1,
         SubnetId=laptop.subnets[0],
-        UserData=f"{keys}\n{infra('boot/boot.sh').read_text()}",
+        UserData=f"{keys}\n{before}{infra('boot/boot.sh').read_text()}",
         MetadataOptions={"InstanceMetadataTags": "enabled"},
         TagSpecifications=[
             {

@@ -19,6 +19,7 @@ from spotelastic_checkpoints.protocol.agent_client import DaemonClient
 from support.aws.policies import keeps_to_its_cluster, role_of
 from support.clusters.local_cloud import environment, running_cloud, until
 from support.processes.wheels import tiny
+from support.unkind.fault_client import FaultClient
 
 from spotelastic.aws.artifacts.boot_artifacts import CURRENT
 from spotelastic.aws.base.clients import Aws
@@ -30,7 +31,6 @@ from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.certificates import WORKER_NAME
 from spotelastic.client.logs import tail
 from spotelastic.local import cloud
-from spotelastic.local.fault_client import FaultClient
 from spotelastic.model.protocol import PROTOCOL
 
 BOOTS = 300.0

@@ -47,7 +47,7 @@ def test_it_shows_what_there_is_until_ctrl_c(dashboard: "subprocess.Popen[str]")
         assert b"<h1>Clusters</h1>" in answer.read()
     with browser.open(f"{begin}{root}stream", timeout=PATIENT) as stream:
         told = json.loads(stream.readline().removeprefix(b"data: "))
-        assert "There is no cluster." in told["sections"]["clusters"]
+        assert "There is no cluster, and none has ended" in told["sections"]["clusters"]
         with pytest.raises(urllib.error.HTTPError, match="403"):
             urllib.request.urlopen(f"{begin}{root}", timeout=PATIENT)
         dashboard.send_signal(signal.SIGINT)  # while a page is open

@@ -139,6 +139,11 @@ def test_a_cluster_is_seen_and_taken_down(cluster: ClusterRecord, target: Accoun
     assert (gone.trouble, gone.facts["gone"]) == ("", True)
     assert "This cluster is gone." in gone.sections["warnings"]
     assert "taken down" in gone.sections["head"] and "running" not in gone.sections["head"]
+    listed = source.clusters()
+    assert [(each.name, each.state, each.is_gone) for each in listed] == [
+        (NAME, "taken down", True)
+    ]
+    assert not list(target.listing()) and not target.ended(wall() + 1.0), "it was seen before"
 
 
 def command(monkeypatch: pytest.MonkeyPatch, *args: str) -> int:

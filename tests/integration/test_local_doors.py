@@ -23,8 +23,7 @@ from support.clusters.local_cloud import Laptop, running_cloud, until
 from support.draws import drawn
 
 from spotelastic.local.base import processes
-from spotelastic.local.cloud import CloudInfo
-from spotelastic.local.iam.authority import ADMINISTRATOR
+from spotelastic.local.cloud import ADMINISTRATOR, CloudInfo
 
 ALLOW_ALL = {
     "Version": "2012-10-17",

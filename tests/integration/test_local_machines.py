@@ -88,20 +88,6 @@ def test_a_volume_and_an_address_belong_to_one_instance_and_outlive_it(
     assert not laptop.ec2.describe_volumes()["Volumes"]
 
 
-def test_a_stopped_instance_starts_again_where_it_was(laptop: Laptop) -> None:
-    launched = laptop.ec2.run_instances(
-        ImageId="ami-12345678", MinCount=1, MaxCount=1, SubnetId=laptop.subnets[0]
-    )["Instances"][0]["InstanceId"]
-    address = laptop.instance(launched)["PrivateIpAddress"]
-    laptop.ec2.stop_instances(InstanceIds=[launched])
-    until(lambda: laptop.state(launched) == "stopped")
-    laptop.ec2.start_instances(InstanceIds=[launched])
-    until(lambda: laptop.state(launched) == "running")
-    assert laptop.instance(launched)["PrivateIpAddress"] == address
-    laptop.ec2.terminate_instances(InstanceIds=[launched])
-    until(lambda: laptop.state(launched) == "terminated")
-
-
 def test_an_instance_outside_the_loopback_network_is_refused(laptop: Laptop) -> None:
     subnet = laptop.ec2.describe_subnets(Filters=[{"Name": "default-for-az", "Values": ["true"]}])
     with pytest.raises(ClientError, match="not on this machine"):
@@ -132,14 +118,14 @@ def test_placement_scores_follow_capacity(laptop: Laptop) -> None:
     with environment(**cloud.environment(laptop.info)):
         zones = Zones(Aws(laptop.info.region))
         scored = zones.offers(zones.of(laptop.subnets), types, 4)
-        unscored = zones.offers(zones.named(laptop.info.zones), types[:2], 4)
+        few = zones.offers(zones.named(laptop.info.zones), types[:2], 4)
     a, b, _ = scored
     assert (a.name, a.score) == ("us-east-1a", 1)
     assert (b.name, b.score) == ("us-east-1b", 9)
     assert b.usd == pytest.approx(1.861 * 0.3, abs=1e-3)
     assert b.subnets == laptop.subnets[1:2]
-    assert [zone.score for zone in unscored] == [0, 0, 0], "two types: EC2's answer means nothing"
-    assert [zone.id for zone in unscored][:2] == [a.id, b.id]
+    assert few[0].score < few[1].score, "two types: told apart by how many nodes have low scores"
+    assert [zone.id for zone in few][:2] == [a.id, b.id]
 
 
 def test_only_one_of_many_conditional_puts_succeeds(laptop: Laptop) -> None:

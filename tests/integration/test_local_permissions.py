@@ -23,6 +23,7 @@ from support.aws.policies import (
     watching,
 )
 from support.draws import soaked
+from support.strict.authority import Authority
 
 from spotelastic.aws.base.clients import Aws, Rejected
 from spotelastic.aws.base.identity import CLUSTER, MEMBER
@@ -37,7 +38,6 @@ from spotelastic.client.config.variables import folders
 from spotelastic.client.logs import tail
 from spotelastic.client.published import status_of
 from spotelastic.client.targets.aws_target import AwsTarget
-from spotelastic.local.iam.authority import Authority
 from spotelastic.model.job import AccountDemands
 from spotelastic.model.requests.command import Command
 

@@ -89,14 +89,13 @@ TEMPLATE: dict[str, Any] = {
                     "LaunchTemplateId": {"Ref": "Template"},
                     "Version": {"Fn::GetAtt": ["Template", "LatestVersionNumber"]},
                 },
-            },
-        },
-        "Hook": {
-            "Type": "AWS::AutoScaling::LifecycleHook",
-            "Properties": {
-                "AutoScalingGroupName": {"Ref": "Group"},
-                "LifecycleTransition": "autoscaling:EC2_INSTANCE_TERMINATING",
-                "HeartbeatTimeout": 600,
+                "LifecycleHookSpecificationList": [
+                    {
+                        "LifecycleHookName": "drain",
+                        "LifecycleTransition": "autoscaling:EC2_INSTANCE_TERMINATING",
+                        "HeartbeatTimeout": 600,
+                    }
+                ],
             },
         },
     },

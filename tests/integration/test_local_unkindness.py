@@ -299,7 +299,10 @@ def test_an_instance_that_ec2_has_taken_waits_at_the_hook_until_it_is_completed(
     laptop.drained(name, lost)
     assert lost not in laptop.in_service(name, 1)
     laptop.scaling.put_lifecycle_hook(
-        AutoScalingGroupName=name, LifecycleHookName="drain", HeartbeatTimeout=1
+        AutoScalingGroupName=name,
+        LifecycleHookName="drain",
+        LifecycleTransition="autoscaling:EC2_INSTANCE_TERMINATING",
+        HeartbeatTimeout=1,
     )
     (lost,) = laptop.in_service(name, 1)
     laptop.faults.kill(lost)

@@ -12,6 +12,7 @@ from support.aws.cluster_requests import request
 from support.aws.policies import keeps_to_its_cluster, role_of, signed_in
 from support.aws.template import ACCOUNT
 from support.clusters.local_cloud import until
+from support.strict.authority import Authority
 from support.unkind.conditions import Conditions
 
 from spotelastic.aws.base.clients import Aws
@@ -19,7 +20,6 @@ from spotelastic.aws.base.identity import CLUSTER, MEMBER, ROLE, Identity
 from spotelastic.aws.clusters import lifecycle as clusters
 from spotelastic.aws.compute import autoscaling
 from spotelastic.aws.node import etcd_identity
-from spotelastic.local.iam.authority import Authority
 
 NAME, OTHER = "quokka", "wombat"
 T = TypeVar("T")

@@ -306,6 +306,7 @@ def test_quotas_that_allow_too_little_are_told_as_one_list(laptop: Laptop, aws: 
     assert workers.startswith("- too few nodes for --min 2: quota allows 1 of 8 spot g5.xlarge")
     assert workers.endswith(f"--quota-code {G_SPOT} --desired-value 32")
     assert control.startswith("- too few control nodes: quota allows 2 of 3 on-demand t3.small")
+    assert "; take one control node, --control 1, without which training goes on, or ask" in control
     assert control.endswith(f"--quota-code {STANDARD} --desired-value 6")
 
 

@@ -7,7 +7,7 @@ import pytest
 from support.processes.tutorials import PAGES, blocks, environment_of, follow
 
 NOT_TRIED = {
-    "pip install 'spotelastic[all]'": "the tests have installed it",
+    "pip install '.[all]'": "the tests have installed it",
     "python3 -m venv ~/spotelastic": "the tests have installed it",
     "aws configure sso --profile training": "needs an AWS account",
     "spotelastic doctor --aws": "needs an AWS account",

@@ -1,5 +1,6 @@
 """What `up` says about an account that it cannot use: one line, exit code 2, nothing made."""
 
+import io
 import json
 import sys
 import threading
@@ -56,7 +57,7 @@ def test_without_credentials(up: Up) -> None:
 
 
 def test_a_plan_without_an_account_has_list_prices_and_says_what_it_lacks(
-    up: Up, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    up: Up, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`up` is there for the environment that it makes."""
 
@@ -73,9 +74,19 @@ def test_a_plan_without_an_account_has_list_prices_and_says_what_it_lacks(
     assert "today" not in told
     assert "worker disk, 100 GiB" in told and "worker disk, 300 GiB" in planned("--disk", "300")
     found = json.loads(planned("--json"))
-    assert found["instance_types"] == ["g4dn.xlarge"] and found["usd_per_hour_at_min"] > 0.5
+    assert found["instance_types"][0] == "g4dn.xlarge" and found["usd_per_hour_at_min"] > 0.5
+    many = planned("--max", "8", "--instance-types", "p4d.24xlarge", "--zones", "spread")
+    assert "NAT gateway" in many and "EFA does not reach other zones" in many
+    addresses = next(line for line in many.splitlines() if "public IPv4 address" in line)
+    assert addresses.split()[3:5] == ["4", "4"], "three control nodes, and the gateway"
     assert "no list price here" in planned("--instance-types", "x9.huge")
-    assert "--gpus: only an AWS account can tell which types" in up("--plan", "--gpus", "8")
+    large = planned("--max", "8", "--gpus", "8", "--gpu-memory", "40GB")
+    assert "worker, p4d.24xlarge" in large and "not known without an account" in large
+    needed = ("--gpus", "8", "--gpu-memory", "600GB")
+    assert "--gpus 8 --gpu-memory 600GB: no type of the shipped price list" in up("--plan", *needed)
+    (tmp_path / "train.py").write_text("import einops\n")
+    assert "warning: train.py, line 1: imports einops, which nothing installs" in planned()
+    assert "warning: train.py has no Checkpointer" in planned()
 
 
 def test_with_a_profile_that_does_not_exist(up: Up, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,6 +144,44 @@ def test_with_credentials_that_have_expired(up: Up, monkeypatch: pytest.MonkeyPa
         finally:
             server.shutdown()
             thread.join()
+    assert "the AWS credentials are invalid or expired: log in again" in told
+
+
+class Hearing(io.StringIO):
+    """A terminal's place that knows when a text was written to it."""
+
+    def __init__(self, awaited: str) -> None:
+        super().__init__()
+        self.awaited, self.heard = awaited, threading.Event()
+
+    def write(self, text: str) -> int:
+        if self.awaited in text:
+            self.heard.set()
+        return super().write(text)
+
+
+def test_a_network_that_is_silent_is_told_before_it_answers(
+    up: Up, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sign_in(monkeypatch)
+    out = Hearing(": no answer for 3 s")
+
+    class Late(Refuses):
+        def do_POST(self) -> None:
+            assert out.heard.wait(60)
+            super().do_POST()
+
+    with HTTPServer(("127.0.0.1", 0), Late) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        monkeypatch.setattr(sys, "stdout", out)
+        try:
+            monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
+            told = up("--plan", "--region", "us-east-1")
+        finally:
+            server.shutdown()
+            thread.join()
+    assert out.heard.is_set()
     assert "the AWS credentials are invalid or expired: log in again" in told
 
 

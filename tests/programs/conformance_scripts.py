@@ -207,7 +207,7 @@ ROWS = {
     "descriptors": "standard output and standard error",
     "what an import of torch does": "before the script's first line",
     "further variables": "further variables",
-    "what has detached itself": "a process that has detached itself",
+    "what has detached itself": "a detached process",
     "a variable that comes too late": "a variable that the script sets too late",
 }
 """What differs under `spotelastic run`, by the rows of the table in docs/how-to/from-torchrun.md."""

@@ -96,7 +96,7 @@ def test_a_report_is_readable(browser: Browser, width: int, scheme: str, tmp_pat
         assert fits(page) and fits(page, "#costs .scroll")
         ground = page.locator("body").evaluate("body => getComputedStyle(body).backgroundColor")
         assert (ground == "rgb(245, 246, 248)") == (scheme == "light")
-        mark = page.locator("#chart circle.tip").first
+        mark = page.locator("#chart text.mark-of").first
         mark.focus()
         expect(page.locator("#tip")).to_contain_text("spot notice: i-2")
         page.keyboard.press("Escape")
@@ -198,7 +198,7 @@ def _interrupts(page: Page) -> None:
     expect(row).to_contain_text(node, timeout=WAIT)
     lane = page.locator(".lane", has_text=node)
     expect(lane.locator(".is-noticed")).to_have_count(1, timeout=WAIT)
-    page.locator("#chart circle.tip").first.hover()
+    page.locator("#chart text.mark-of").first.hover()
     expect(page.locator("#tip")).to_contain_text(f"spot notice: {node}")
 
 
@@ -217,10 +217,10 @@ def _reads_logs(page: Page) -> None:
 def _sees_a_mistake(page: Page) -> None:
     page.get_by_role("button", name="Scale").click()
     dialog = page.locator("#do-scale")
-    expect(dialog.get_by_label("Most")).to_have_value("2")
-    dialog.get_by_label("Fewest").fill("3")
+    expect(dialog.get_by_label("Maximum")).to_have_value("2")
+    dialog.get_by_label("Minimum").fill("3")
     dialog.get_by_role("button", name="Scale").click()
-    expect(dialog.get_by_role("alert")).to_have_text("Fewest 3 is above Most 2", timeout=WAIT)
+    expect(dialog.get_by_role("alert")).to_have_text("Minimum 3 is above Maximum 2", timeout=WAIT)
     dialog.get_by_role("button", name="Cancel").click()
     expect(dialog).to_be_hidden()
 

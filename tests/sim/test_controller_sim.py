@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.clusters.memory_capacity import MemoryCapacity, MemoryHooks
 from support.draws import drawn
 
 from spotelastic.cloud.events import CloudEvent, SpotWarning
-from spotelastic.cloud.memory.memory_capacity import MemoryCapacity, MemoryHooks
 from spotelastic.cloud.model import GroupNames, Instance, ZoneOffer
 from spotelastic.controller.decisions.decide import decide, settled
 from spotelastic.controller.model.observation import (

@@ -8,6 +8,9 @@ import pytest
 from common.region_trips.compare import compare
 from common.region_trips.moving import play
 from common.region_trips.travel import Travel
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.draws import drawn
 
 from spotelastic.controller.model.regions import RegionPolicy
 from spotelastic.model.job import Capacity
@@ -89,6 +92,32 @@ def test_a_limit_holds_over_all_regions() -> None:
     fared = play(REGIONS, limited, TRAVEL)
     assert 5.0 < fared.outcome.bill.usd <= 6.5
     assert len(fared.moves) == 1
+
+
+@settings(max_examples=drawn(6), deadline=None)
+@given(st.floats(0.1, 0.9), st.floats(0.1, 0.9))
+def test_every_policy_pays_what_the_region_costs_in_which_its_nodes_are(
+    east: float, west: float
+) -> None:
+    """Fail-over once paid the cheapest region's price wherever it was."""
+    # Never at once: so nobody's choice depends on a price.
+    apart = {"east": market("east", (0, 4), (9, math.inf)), "west": market("west", (4.5, 8.5))}
+
+    def paid(policy: str, **usd: float) -> tuple[float, float]:
+        there = replace(TRAVEL, spot_usd=usd, copy_usd=0.0)
+        (its,) = compare(apart, SCENARIO, there, (policy,), None).outcomes
+        return its.outcome.bill.usd, its.outcome.bill.hours
+
+    for policy in ("spotelastic", "single", "fail-over"):
+        (one, hours), (other, _) = (
+            paid(policy, east=east, west=west),
+            paid(policy, east=west, west=east),
+        )
+        assert one + other == pytest.approx((east + west) * hours), policy
+        if policy == "single":
+            assert one == pytest.approx(east * hours)
+        else:
+            assert one / hours == pytest.approx((7 * east + 4 * west) / 11, rel=0.05), policy
 
 
 def test_every_policy_is_beside_the_same_bound() -> None:

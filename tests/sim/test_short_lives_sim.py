@@ -3,9 +3,10 @@
 import math
 import sys
 
+from common.replayed.zones import ZonesOutcome, play_in_zones
+
 from spotelastic.controller.model.observation import ControllerPolicy
 from spotelastic.controller.model.short_lives import SHORT_LIFE
-from spotelastic.replay.play import ZonesOutcome, play_in_zones
 from spotelastic.replay.scenario import NodeTimings, Scenario
 from spotelastic.replay.trace import Span, Trace
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import pytest
+from support.clusters.memory_capacity import MemoryCapacity, MemoryHooks
 
-from spotelastic.cloud.memory.memory_capacity import MemoryCapacity, MemoryHooks
 from spotelastic.cloud.model import GroupNames, Instance, ZoneOffer
 from spotelastic.controller.decisions import health
 from spotelastic.controller.decisions.decide import decide

@@ -1,26 +1,32 @@
-"""Hooks of mkdocs: the navigation, the generated tables, and links to files of the repository.
+"""Hooks of mkdocs: the search, the version, the generated tables, and links to files of the
+repository.
 
-- `decisions/` in the navigation becomes all files of that folder.
+- Decisions are for whoever changes spotelastic: the search leaves them out. Other pages are also
+  found by the words of search_words.py.
 - `<!-- insert: NAME -->` in a page becomes what `INSERTS[NAME]` makes of the code.
 - A link to a file outside of docs/ works in the repository as it stands. On the site it leads to a
   copy of that file.
+- Each page says which version it describes.
 """
 
 import posixpath
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import command_reference
 import configuration_reference
 import errors_reference
 import metrics_reference
+import search_words
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+from spotelastic.version import __version__
+
 ROOT = Path(__file__).parents[2]
+DECISIONS = "decisions/"
 COPIES = "source"
 """Folder of the site with the files of the repository that pages link to."""
 INSERTS: Mapping[str, Callable[[], str]] = {
@@ -35,8 +41,8 @@ _LINK = re.compile(r"(?<=\]\()(\.\./[^)#\s]+)")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Names the files of the folders in the navigation."""
-    config.nav = _listed(config.nav or [], Path(config.docs_dir))
+    """Writes the version below each page."""
+    config.copyright = f"spotelastic {__version__}"
     return config
 
 
@@ -52,8 +58,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Fills in what is generated, and leads links to the copies."""
+    """Fills in what is generated, leads links to the copies, and tells the search of the page."""
     source = page.file.src_uri
+    page.meta["search"] = {"exclude": source.startswith(DECISIONS)}
+    page.meta["tags"] = list(search_words.WORDS.get(source, ()))
 
     def lead(match: re.Match[str]) -> str:
         path = _outside(source, match[1])
@@ -73,15 +81,3 @@ def _outside(source: str, target: str) -> str | None:
     """Path in the repository of what a page links to; None where that is a page or no file."""
     path = posixpath.normpath(posixpath.join("docs", posixpath.dirname(source), target))
     return path if not path.startswith(("docs/", "..")) and (ROOT / path).is_file() else None
-
-
-def _listed(nav: list[Any], docs: Path) -> list[Any]:
-    found: list[Any] = []
-    for entry in nav:
-        title, value = next(iter(entry.items())) if isinstance(entry, dict) else (None, entry)
-        if isinstance(value, list):
-            value = _listed(value, docs)
-        elif value.endswith("/"):
-            value = sorted(value + path.name for path in (docs / value).glob("*.md"))
-        found.append(value if title is None else {title: value})
-    return found

@@ -58,7 +58,7 @@ def compare(
     automatic = schedule is None
     for_us = replace(scenario, schedule=schedule or scenario.schedule, automatic=automatic)
     return Comparison(
-        RegionsBound(bound, length / HOUR, scenario.step, scenario.machines.spot_usd),
+        RegionsBound(bound, length / HOUR, scenario.step),
         tuple(PLAYED[name](traces, for_us, travel) for name in policies),
     )
 
@@ -79,14 +79,13 @@ def _fail_over(traces: Mapping[str, Trace], scenario: Scenario, travel: Travel) 
         most = max(traces.values(), key=intervals.removals)
         best = intervals.schedule(most, scenario, intervals.removals(most))
         scenario = replace(scenario, schedule=best)
-    cheapest = min(travel.spot_usd.get(each, scenario.machines.spot_usd) for each in traces)
-    machines = replace(scenario.machines, spot_usd=cheapest)
-    outcome = baselines.fail_over(tuple(traces.values()), replace(scenario, machines=machines))
+    usd = [travel.usd(region, scenario) for region in traces]
+    outcome = baselines.fail_over(tuple(traces.values()), usd, scenario)
     return _beside_bound(outcome.policy, outcome, traces, scenario)
 
 
 def _at_its_price(scenario: Scenario, region: str, travel: Travel) -> Scenario:
-    usd = travel.spot_usd.get(region, scenario.machines.spot_usd)
+    usd = travel.usd(region, scenario)
     return replace(scenario, machines=replace(scenario.machines, spot_usd=usd))
 
 

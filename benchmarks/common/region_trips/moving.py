@@ -120,11 +120,9 @@ class _MovingJob:
             at_home = stay is not None and region == stay.region
             promised = self._promised[region] if travel.scores else None
             nodes = stay.gives() if stay is not None and at_home else promised
-            offers.append(RegionOffer(region, nodes, self._usd(region), seconds, usd))
+            here = travel.usd(region, scenario)
+            offers.append(RegionOffer(region, nodes, here, seconds, usd))
         return tuple(offers)
-
-    def _usd(self, region: str) -> float:
-        return self._travel.spot_usd.get(region, self._scenario.machines.spot_usd)
 
     # -- what is done -----------------------------------------------------------------------------
 
@@ -168,7 +166,9 @@ class _MovingJob:
         self._look()
 
     def _settle(self, region: str, commit: Commit | None) -> Stay:
-        machines = replace(self._scenario.machines, spot_usd=self._usd(region))
+        machines = replace(
+            self._scenario.machines, spot_usd=self._travel.usd(region, self._scenario)
+        )
         capacity = self._scenario.capacity
         if capacity.max_cost is not None:
             capacity = replace(capacity, max_cost=max(0.0, capacity.max_cost - self._paid.usd))

@@ -40,6 +40,10 @@ class Travel:
         restored = scenario.fetched_within() + scenario.copied_within
         return self.makes_within(scenario) + times.boot + times.start + restored
 
+    def usd(self, region: str, scenario: Scenario) -> float:
+        """Return the US dollars for an hour of a spot node there, whoever uses it."""
+        return self.spot_usd.get(region, scenario.machines.spot_usd)
+
     def price(self, scenario: Scenario) -> float:
         """Return the US dollars for the copy of one move."""
         return scenario.state * self.copy_usd
@@ -92,8 +96,6 @@ class RegionsBound:
     hours: float
     step: float
     """Seconds per step."""
-    spot_usd: float
-    """US dollars for an hour of a spot node."""
 
     @property
     def steps_per_hour(self) -> float:

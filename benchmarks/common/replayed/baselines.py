@@ -72,37 +72,46 @@ def full_restart(trace: Trace, scenario: Scenario) -> ReplayOutcome:
 
     A lost node ends them all. The job starts again on new ones as soon as the market has enough.
     """
-    return _best_size(FULL_RESTART, (trace,), scenario)
+    return _best_size(FULL_RESTART, (trace,), (scenario.machines.spot_usd,), scenario)
 
 
-def fail_over(traces: Sequence[Trace], scenario: Scenario) -> ReplayOutcome:
-    """Return the outcome of full restarts in whichever of several markets has enough nodes first.
+def fail_over(traces: Sequence[Trace], usd: Sequence[float], scenario: Scenario) -> ReplayOutcome:
+    """Return the outcome of full restarts in whichever of several markets has enough nodes first,
+    the cheapest of those; `usd` is each one's price for an hour of a node.
 
     It reads its checkpoint there as fast as elsewhere, pays nothing for that, and finds out for
     nothing where there are nodes.
     """
-    return _best_size(FAIL_OVER, traces, scenario)
+    return _best_size(FAIL_OVER, traces, usd, scenario)
 
 
-def _best_size(name: str, traces: Sequence[Trace], scenario: Scenario) -> ReplayOutcome:
+def _best_size(
+    name: str, traces: Sequence[Trace], usd: Sequence[float], scenario: Scenario
+) -> ReplayOutcome:
     counts = [markets.counts(trace) for trace in traces]
     most = allowed_anywhere(traces, scenario)
     sizes = range(scenario.min_nodes, scenario.max_nodes + 1)
     outcomes = (
-        judge(f"{name}, {size} nodes", *_fixed(size, traces, counts, scenario), most, scenario)
+        judge(f"{name}, {size} nodes", *_fixed(size, traces, counts, usd, scenario), most, scenario)
         for size in sizes
     )
     return max(outcomes, key=lambda outcome: outcome.goodput)
 
 
 def _fixed(
-    size: int, traces: Sequence[Trace], counts: Sequence[Counts], scenario: Scenario
+    size: int,
+    traces: Sequence[Trace],
+    counts: Sequence[Counts],
+    usd: Sequence[float],
+    scenario: Scenario,
 ) -> tuple[list[RunSpan], Bill]:
     stretches: list[RunSpan] = []
     machines, length = scenario.machines, traces[0].length
-    now, step, seconds = 0.0, 0, 0.0
+    now, step, paid = 0.0, 0, Bill()
     while True:
-        launch, market = min((_enough_at(size, its, now), i) for i, its in enumerate(counts))
+        launch, _, market = min(
+            (_enough_at(size, its, now), usd[i], i) for i, its in enumerate(counts)
+        )
         if launch >= length:
             break
         spans = traces[market].spans
@@ -113,10 +122,10 @@ def _fixed(
         if stretch is not None:
             stretches.append(stretch)
             step = _committed(stretch, scenario)
-        seconds += size * (lost - launch)
+        hours = size * (lost - launch) / HOUR
+        paid += Bill(hours, 0.0, hours * usd[market])
         now = lost + POLL
-    hours = seconds / HOUR
-    return stretches, Bill(hours, 0.0, hours * machines.spot_usd)
+    return stretches, paid
 
 
 # -- training -------------------------------------------------------------------------------------

@@ -32,7 +32,6 @@ from spotelastic_checkpoints.commit.latest import (
     Latest,
     LatestObject,
 )
-from spotelastic_checkpoints.crash_points import Stage
 from spotelastic_checkpoints.errors import (
     Fenced,
     RestoreFailed,
@@ -181,7 +180,7 @@ class Commits:
             if not self._latest.write(claimed, etag):
                 return self._claim(take_over, history, run_id, mark)
             latest = claimed
-        crash_points.reached(Stage.EPOCH_CLAIMED)
+        crash_points.reached("epoch-claimed")
         newest = self._recorded(latest, self._claiming[1], history)
         if newest is not None and newest != latest.commit:
             self._advance(newest, latest.epoch)
@@ -330,18 +329,18 @@ class Commits:
         """Upload one shard. `progress` is called with the bytes of each part that was sent."""
 
         def part_put(nbytes: int) -> None:
-            crash_points.reached(Stage.SHARD_PART_PUT)
+            crash_points.reached("shard-part-put")
             progress(nbytes)
 
         self.storage.put(f"{folder(commit)}/{name}", data, part_put)
-        crash_points.reached(Stage.SHARD_PUT)
+        crash_points.reached("shard-put")
 
     def put_manifest(self, content: Manifest) -> None:
         """Upload a rank's manifest, after its shards: a manifest that exists vouches for them."""
         commit = Commit(content.epoch, content.step)
         name = f"{folder(commit)}/{manifest.manifest_name(content.rank)}"
         self.storage.put(name, memoryview(manifest.encode(content)))
-        crash_points.reached(Stage.MANIFEST_PUT)
+        crash_points.reached("manifest-put")
 
     def commit(self, commit: Commit, epoch: int) -> bool:
         """Record the step if all ranks' manifests are there, and move LATEST to it.
@@ -389,7 +388,7 @@ class Commits:
         manifests = [content for content in read if content is not None]
         if len(manifests) < len(read) or manifest.complaint(manifests):
             return False
-        crash_points.reached(Stage.STEP_COMPLETE)
+        crash_points.reached("step-complete")
         record = metadata.write(manifests)
         if not self.storage.create(key, record):
             there = self.storage.get(key)
@@ -397,7 +396,7 @@ class Commits:
                 raise Fenced(f"step {commit.step} of epoch {commit.epoch} was retired")
             if not metadata.agrees(there.data, record):
                 raise RestoreFailed(f"{self.storage.url}/{key} does not agree with the manifests")
-        crash_points.reached(Stage.RECORD_PUT)
+        crash_points.reached("record-put")
         return True
 
     def _advance(self, commit: Commit, epoch: int) -> None:
@@ -422,7 +421,7 @@ class Commits:
                 return
             newest = max(filter(None, (latest.commit, commit)))
             if self._latest.write(msgspec.structs.replace(latest, commit=newest), etag):
-                crash_points.reached(Stage.LATEST_MOVED)
+                crash_points.reached("latest-moved")
                 return
 
     # -- reading ----------------------------------------------------------------------------------

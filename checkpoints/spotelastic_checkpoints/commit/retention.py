@@ -5,19 +5,35 @@ repeated write cannot bring the step back. A pin is a mark at the end of the rec
 retiring both swap the record, so that the second of the two fails. Steps without a commit are
 removed by epoch, never by age, and only once a newer commit has made them useless
 (docs/explanation/protocols.md, Commits).
+
+Must never happen: the last good commit is retired because newer ones were made of a model that is
+NaN. While losses are not finite nothing is collected. That is on record in the storage: a daemon
+that comes later has seen no loss yet.
 """
 
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 
-from spotelastic_checkpoints import crash_points
+import msgspec
+
+from spotelastic_checkpoints import checksummed_json, crash_points
 from spotelastic_checkpoints.commit import verification
 from spotelastic_checkpoints.commit.commit_protocol import Commits, StepFolder, folder, step_folders
-from spotelastic_checkpoints.crash_points import Stage
 from spotelastic_checkpoints.errors import RestoreFailed, StorageRefused, StorageUnavailable
 from spotelastic_checkpoints.format import manifest, metadata
 from spotelastic_checkpoints.storage.object_store import Blob
 from spotelastic_checkpoints.types import Commit
+
+HOLD = "not-finite"
+"""Key of the object that keeps all commits."""
+
+
+class Hold(msgspec.Struct):
+    """The losses are not finite: no commit is to be retired."""
+
+    epoch: int
+    step: int
+    """Since when."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +117,7 @@ def collect(
             _delete(commits, found)
     for found in collection.sweep:
         if storage.create(_record_key(found.commit), metadata.TOMBSTONE):
-            crash_points.reached(Stage.TOMBSTONE_PUT)
+            crash_points.reached("tombstone-put")
             _delete(commits, found)
 
 
@@ -144,6 +160,28 @@ def _records(
         if metadata.is_pinned(record.data):
             records.pinned.add(commit)
     return records
+
+
+def hold(commits: Commits, epoch: int, step: int) -> None:
+    """Keep all commits from now on, because no loss is finite since that step."""
+    commits.storage.put(HOLD, memoryview(checksummed_json.encode(Hold(epoch, step))))
+
+
+def let_go(commits: Commits) -> None:
+    """Let the retention rules apply again. Who may not delete is asked to only where it is held."""
+    if commits.storage.get(HOLD) is not None:
+        commits.storage.delete([HOLD])
+
+
+def is_held(commits: Commits) -> bool:
+    """Return whether all commits are kept. What a run has left before a fresh start keeps none."""
+    found = commits.storage.get(HOLD)
+    if found is None:
+        return False
+    try:
+        return checksummed_json.decode(found.data, Hold).epoch >= commits.begins()
+    except msgspec.DecodeError:
+        return True
 
 
 def sweep_uploads(commits: Commits, epoch: int) -> int:
@@ -229,7 +267,7 @@ def _swap(commits: Commits, commit: Commit, data: bytes, record: Blob) -> None:
 def _bury(commits: Commits, commit: Commit, etag: str) -> bool:
     if not commits.storage.swap(_record_key(commit), metadata.TOMBSTONE, etag):
         return False
-    crash_points.reached(Stage.TOMBSTONE_PUT)
+    crash_points.reached("tombstone-put")
     return True
 
 
@@ -240,4 +278,4 @@ def _record_key(commit: Commit) -> str:
 def _delete(commits: Commits, found: StepFolder) -> None:
     # A verification note may have been written since the folder was listed.
     commits.storage.delete(sorted({*found.keys, verification.key(found.commit)}))
-    crash_points.reached(Stage.SHARDS_DELETED)
+    crash_points.reached("shards-deleted")

@@ -21,7 +21,6 @@ from spotelastic_checkpoints.backoff import Backoff
 from spotelastic_checkpoints.commit import upload_cadence
 from spotelastic_checkpoints.commit.commit_protocol import Commits
 from spotelastic_checkpoints.commit.save_upload import Files, Save, UploadProgress, nbytes_of
-from spotelastic_checkpoints.crash_points import Stage
 from spotelastic_checkpoints.errors import (
     CheckpointsError,
     Fenced,
@@ -351,7 +350,7 @@ class Pipeline:
 
     async def _shards(self, save: Save) -> None:
         """Upload the shards and manifests of all ranks of this node."""
-        crash_points.reached(Stage.UPLOAD_STARTED)
+        crash_points.reached("upload-started")
         self._progress = UploadProgress(self._files.nbytes)
         watch = asyncio.create_task(self._watch(save, self._progress))
         try:
@@ -423,7 +422,7 @@ class Pipeline:
             raise progress.error
         try:
             hashed = replace(file, items=checksummed(slot, file.items))
-            crash_points.reached(Stage.SHARD_HASHED)
+            crash_points.reached("shard-hashed")
             data = slot.data[file.start : file.end]
             self._commits().put_shard(commit, name, data, progress.add)
         except Exception as error:

@@ -201,6 +201,7 @@ class Service:
     def _committed(self, commit: Commit) -> None:
         logger.info(f"step {commit.step} is committed")
         self._first.committed(commit)
+        self._emit_points(all_written=False)
         if not self._first.is_read:  # otherwise what is being read might be collected
             self._collector.committed(commit, self.pipeline.epoch)
 
@@ -378,6 +379,7 @@ class Service:
             restore_time=self._restores.restore_time,
             restored_from=self._restores.restored_from,
             ancestry=None if self.round is None else self.round.ancestry,
+            outage=self.pipeline.outage,
         )
 
     def _hurry(self, deadline: float) -> None:
@@ -494,6 +496,7 @@ class Service:
     def _emit_points(self, *, all_written: bool) -> None:
         points = self.arena.pages[0].take_points(all_written=all_written)
         if points:
+            self._collector.seen(points, self.pipeline.epoch)
             self.clients.emit(messages.Points(points))
 
     async def _in_thread(self, function: Callable[[], T]) -> T:

@@ -28,7 +28,6 @@ import msgspec
 import xxhash
 
 from spotelastic_checkpoints import crash_points
-from spotelastic_checkpoints.crash_points import Stage
 from spotelastic_checkpoints.decoders import from_msgpack
 from spotelastic_checkpoints.errors import ArenaFull, CheckpointsError
 from spotelastic_checkpoints.memory.free_memory import FreeMemory, mib, room
@@ -332,12 +331,12 @@ class Arena:
         slot = self._slot(path)
         if slot is None:
             raise ArenaFull(f"{path} was deleted while it was being made")
-        crash_points.reached(Stage.FURNISH_ALLOCATED)
+        crash_points.reached("furnish-allocated")
         try:
             populate(slot.memory)
         except OSError as error:
             raise ArenaFull(f"{path}: {error.strerror}; {self.room()}") from error
-        crash_points.reached(Stage.FURNISH_POPULATED)
+        crash_points.reached("furnish-populated")
         return slot
 
     def allocate(self, path: Path, size: int) -> None:

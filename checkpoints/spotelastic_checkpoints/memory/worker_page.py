@@ -18,18 +18,26 @@ import xxhash
 from spotelastic_checkpoints.errors import ArenaFull
 from spotelastic_checkpoints.types import Schedule, StepPoint, WorkerStep
 
-SIZE = 1 << 16
+_FIRST = 1 << 16
+"""Bytes of what every version has in its pages, at the same places."""
+SIZE = _FIRST + mmap.PAGESIZE
 """Bytes of a page."""
 _RING_AT = 128
-_RING = (SIZE - _RING_AT) // 24
-_OWN_TIME = SIZE // 8 - 1
+_RING = (_FIRST - _RING_AT) // 24
+_OWN_TIME = _FIRST // 8 - 1
 """The word behind the ring: what part of a step is the worker's own work. It is one word, so that
 it is never read in halves: the seconds, their share of the step in 65535ths, and how many
 measurements there were.
 """
+_TOTAL, _SAMPLES = _FIRST // 8, _FIRST // 8 + 1
+"""The step that the run ends with, and the average samples per step of this worker; 0: the script
+does not say.
+"""
 _PACKED = struct.Struct("=fHH")
 _SMOOTHING = 0.3
-"""Weight of the newest value in the averages of step time and stall."""
+"""Weight of the newest value in the averages of step time, samples and stall."""
+_NOT_A_NUMBER = -1
+"""The word of a loss that is NaN. It is a NaN, too, but not the one of a loss that is not known."""
 
 
 class Field(IntEnum):
@@ -122,7 +130,7 @@ class WorkerPage:
         stall = self._reals[Field.STALL]
         for field in Field:
             self._words[field] = 0
-        self._words[_OWN_TIME] = 0
+        self._words[_OWN_TIME] = self._words[_TOTAL] = self._words[_SAMPLES] = 0
         self._reals[Field.STALL] = -abs(stall)
         self._words[Field.RANK] = rank
         self.set_schedule(schedule)
@@ -177,6 +185,8 @@ class WorkerPage:
             measured=measured,
             own_time=own,
             waiting_time=own * 65535 / share - own if share else 0.0,
+            total=self._words[_TOTAL],
+            samples=self._reals[_SAMPLES],
         )
 
     def take_points(self, *, all_written: bool) -> tuple[StepPoint, ...]:
@@ -193,9 +203,14 @@ class WorkerPage:
     def _point(self, number: int) -> StepPoint:
         word = _RING_AT // 8 + number % _RING * 3
         loss = self._reals[word + 1]
-        return StepPoint(
-            self._words[word], None if math.isnan(loss) else loss, self._reals[word + 2]
-        )
+        is_known = self._words[word + 1] == _NOT_A_NUMBER or not math.isnan(loss)
+        return StepPoint(self._words[word], loss if is_known else None, self._reals[word + 2])
+
+    def _put_loss(self, word: int, loss: float | None) -> None:
+        if loss is not None and math.isnan(loss):
+            self._words[word] = _NOT_A_NUMBER
+        else:
+            self._reals[word] = math.nan if loss is None else loss
 
     # -- the worker -------------------------------------------------------------------------------
 
@@ -208,8 +223,11 @@ class WorkerPage:
         """Declare that the worker has left its training loop."""
         self._words[Field.PRESENCE] = Presence.LEFT
 
-    def publish(self, step: int, loss: float | None, now: float) -> int:
-        """Declare that `step` was finished at `now` (epoch seconds).
+    def publish(
+        self, step: int, loss: float | None, now: float, total: int = 0, samples: float = 0.0
+    ) -> int:
+        """Declare that `step` of `total` was finished at `now` (epoch seconds), with so many
+        samples.
 
         Returns the number of its point. Read `target` after this, never before.
         """
@@ -217,10 +235,13 @@ class WorkerPage:
         number = words[Field.WRITTEN]
         word = _RING_AT // 8 + number % _RING * 3
         words[word] = step
-        reals[word + 1] = math.nan if loss is None else loss
+        self._put_loss(word + 1, loss)
         reals[word + 2] = now
         words[Field.WRITTEN] = number + 1
         last = reals[Field.LAST_STEP_AT]
+        words[_TOTAL] = total
+        usual = reals[_SAMPLES] or samples
+        reals[_SAMPLES] = usual + _SMOOTHING * (samples - usual)
         if last:
             average = reals[Field.STEP_TIME] or now - last
             reals[Field.STEP_TIME] = average + _SMOOTHING * (now - last - average)
@@ -246,7 +267,7 @@ class WorkerPage:
     def amend(self, number: int, loss: float) -> None:
         """Set the loss of an earlier point."""
         if number >= self._words[Field.WRITTEN] - _RING:
-            self._reals[_RING_AT // 8 + number % _RING * 3 + 1] = loss
+            self._put_loss(_RING_AT // 8 + number % _RING * 3 + 1, loss)
 
     def ready(self, number: int) -> None:
         """Declare that all points below `number` have their final loss."""

@@ -16,7 +16,6 @@ import msgspec
 import xxhash
 
 from spotelastic_checkpoints import addresses, crash_points, framing
-from spotelastic_checkpoints.crash_points import Stage
 from spotelastic_checkpoints.errors import CheckpointsError, RestoreFailed
 from spotelastic_checkpoints.memory import slots
 from spotelastic_checkpoints.memory.arena import HEADER, Arena, Slot
@@ -182,7 +181,7 @@ class PeerServer:
                     offer = self._offers.next(request)
                     answer = framing.frame(ident, "", offer)
                     if offer is not None:
-                        crash_points.reached(Stage.REPLICA_OFFERED)
+                        crash_points.reached("replica-offered")
                 case Digest():
                     answer = framing.frame(ident, "", self._digests(request))
                 case Read():
@@ -203,7 +202,7 @@ class PeerServer:
             with slot.path.open("rb", buffering=0) as file:
                 connection.sendfile(file, HEADER + request.offset, request.length)
         if self._offers.is_read(slot.path):
-            crash_points.reached(Stage.REPLICA_SENT)
+            crash_points.reached("replica-sent")
         return self._checksum(slot, request)
 
     def _digests(self, request: Digest) -> tuple[int, ...]:

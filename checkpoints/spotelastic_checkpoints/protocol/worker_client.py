@@ -14,7 +14,6 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from spotelastic_checkpoints import crash_points, messages
-from spotelastic_checkpoints.crash_points import Stage
 from spotelastic_checkpoints.errors import ArenaFull, CheckpointsError, DaemonUnavailable
 from spotelastic_checkpoints.memory import fence
 from spotelastic_checkpoints.memory.arena import Slot, SlotHeader
@@ -63,7 +62,7 @@ class OpenSlot:
 
     def __init__(self, slot: Slot, owner: str, *, known: bool) -> None:
         slot.open()
-        crash_points.reached(Stage.SLOT_OPENED)
+        crash_points.reached("slot-opened")
         self._slot = slot
         self.owner = owner
         self.memory = slot.memory
@@ -91,9 +90,9 @@ class OpenSlot:
 
     def seal(self, header: SlotHeader, lengths: Sequence[int]) -> None:
         """Declare the slot complete. `lengths` are those of the pickled values."""
-        crash_points.reached(Stage.SLOT_COPIED)
+        crash_points.reached("slot-copied")
         self._slot.seal(header, lengths)
-        crash_points.reached(Stage.SLOT_SEALED)
+        crash_points.reached("slot-sealed")
 
 
 class WorkerClient:
@@ -129,7 +128,7 @@ class WorkerClient:
     def open(self, resume: Resume, timeout: float) -> RestoreSet:
         """Return what the source holds. Raises `RestoreFailed` where it is not complete."""
         found = self._insist(messages.OpenRestoreSet(resume), RestoreSet, timeout)
-        crash_points.reached(Stage.RESTORE_OPENED)
+        crash_points.reached("restore-opened")
         return found
 
     def fetch(
@@ -152,7 +151,7 @@ class WorkerClient:
         if ranges or ahead:
             request = messages.Fetch(ident, tuple(ranges), tuple(ahead), passed)
             moved = self._connection.call(request, messages.Fetched, timeout).moved
-        crash_points.reached(Stage.RESTORE_FETCHED)
+        crash_points.reached("restore-fetched")
         return moved
 
     def find(
@@ -171,7 +170,7 @@ class WorkerClient:
             self._connection.call(messages.Restored(ident), type(None), ANSWER_WITHIN)
         except DaemonUnavailable:
             self._reconnect(REPLACED_WITHIN)
-        crash_points.reached(Stage.RESTORE_READ)
+        crash_points.reached("restore-read")
 
     # -- saving -----------------------------------------------------------------------------------
 
@@ -225,7 +224,7 @@ class WorkerClient:
             self._reservation = self._connection.send(messages.Reserve())
         except DaemonUnavailable:
             self._reconnect(0.0)
-        crash_points.reached(Stage.SLOT_REPORTED)
+        crash_points.reached("slot-reported")
 
     def reserve(self) -> None:
         """Ask for the next slot, without a word of what the last one was used for."""

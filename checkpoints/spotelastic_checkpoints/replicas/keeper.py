@@ -26,7 +26,6 @@ import xxhash
 from msgspec.structs import replace
 
 from spotelastic_checkpoints import crash_points
-from spotelastic_checkpoints.crash_points import Stage
 from spotelastic_checkpoints.errors import ArenaFull, CheckpointsError
 from spotelastic_checkpoints.memory import arena as memory
 from spotelastic_checkpoints.memory import slots
@@ -183,15 +182,15 @@ class ReplicaKeeper:
         ]
         for file in files:
             file.open()
-        crash_points.reached(Stage.REPLICA_OPENED)
+        crash_points.reached("replica-opened")
         for file, slot in zip(files, offer.slots, strict=True):
             if not self._copy(peer, slot, file, self._before(number, slot), keeping):
                 return
-        crash_points.reached(Stage.REPLICA_COPIED)
+        crash_points.reached("replica-copied")
         for file, slot, (header, index) in zip(files, offer.slots, described, strict=True):
             file.write_index(header.data_bytes, index)
             file.seal(header, [item.length for item in slot.items if not item.is_tensor])
-            crash_points.reached(Stage.REPLICA_SEALED)
+            crash_points.reached("replica-sealed")
         keeping.told = ""
         total = sum(header.data_bytes for header, _ in described)
         self.pull_time = time.monotonic() - begun
@@ -275,7 +274,7 @@ class ReplicaKeeper:
                 else:
                     peer.read(Read(rank, generation, at, end - at), target)
                     self.pulled += end - at
-                crash_points.reached(Stage.REPLICA_WROTE)
+                crash_points.reached("replica-wrote")
         return True
 
     def _waited(self, keeping: "_Keeping") -> bool:

@@ -24,7 +24,6 @@ from typing import Protocol
 import xxhash
 
 from spotelastic_checkpoints import crash_points
-from spotelastic_checkpoints.crash_points import Stage
 from spotelastic_checkpoints.errors import ArenaFull, CheckpointsError, RestoreFailed
 from spotelastic_checkpoints.format.layout import ALIGNMENT
 from spotelastic_checkpoints.memory.extents import Extents, Lease
@@ -146,7 +145,7 @@ class Fetcher:
             raise ArenaFull(f"{path}: {error.strerror}") from error
         most = max((source.most for source in sources), default=0)
         self._extents = Extents(self._file.fileno(), end, most)
-        crash_points.reached(Stage.FETCH_OPENED)
+        crash_points.reached("fetch-opened")
 
     @property
     def shortage(self) -> str:
@@ -195,7 +194,7 @@ class Fetcher:
         except CheckpointsError as error:
             self._give_up(error)
             raise
-        crash_points.reached(Stage.FETCH_VERIFIED)
+        crash_points.reached("fetch-verified")
         with self._lock:
             if self._failed is not None:
                 raise self._failed
@@ -407,7 +406,7 @@ class Fetcher:
                 kept = [c for c in request.units if c.start in self._kept - settled]
             self._write(kept, brought.at)
             settled.update(unit.start for unit in kept)
-        crash_points.reached(Stage.FETCH_WROTE)
+        crash_points.reached("fetch-wrote")
 
     def _published(
         self, request: FetchRequest, brought: _Brought, settled: Collection[int]

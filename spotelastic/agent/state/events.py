@@ -189,7 +189,7 @@ class NodesRead(AgentEvent, frozen=True):
 
 
 class StoreWentBack(AgentEvent, frozen=True):
-    """This node knows more than etcd does, which was emptied or set back: it is new to it."""
+    """Etcd was emptied or set back, and knows less than this node, which is new to it."""
 
 
 # -- the node's GPUs ------------------------------------------------------------------------------
@@ -371,7 +371,7 @@ class BecameHolder(AgentEvent, frozen=True):
 
 
 class HolderDeposed(AgentEvent, frozen=True):
-    """This node was the holder, and another one is."""
+    """Another node is the holder in place of this one."""
 
 
 class PeersProbed(AgentEvent, frozen=True):

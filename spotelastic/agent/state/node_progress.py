@@ -2,16 +2,25 @@
 
 from spotelastic_checkpoints.types import Commit, DaemonStatus
 
+from spotelastic.agent.peer_traffic import NOTHING, Sent
 from spotelastic.agent.state.values import NodeState
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.progress import Progress, Upload
 
 
-def progress(node: str, local: NodeState, status: DaemonStatus, now: float, quiet: str) -> Progress:
+def progress(
+    node: str,
+    local: NodeState,
+    status: DaemonStatus,
+    now: float,
+    quiet: str,
+    sent: Sent = NOTHING,
+) -> Progress:
     """Return the node's progress report.
 
     Its round is that of the workers whose steps these are. That is the last round until the workers
-    of the next one are started. `quiet`: the line about silent workers, if there is one.
+    of the next one are started. `quiet`: the line about silent workers, if there is one. `sent`:
+    what went to other nodes.
     """
     slowest = max(status.workers, key=lambda worker: worker.own_time, default=None)
     commit, notice = newest_commit(status, local.store.commit), local.departure.notice
@@ -39,6 +48,14 @@ def progress(node: str, local: NodeState, status: DaemonStatus, now: float, quie
         replica_time=round(status.replica_time, 3),
         restore_time=round(status.restore_time, 6),
         restored_from=status.restored_from,
+        crossed=sent.crossed,
+        crossing=round(sent.crossing),
+        sending=round(sent.sending),
+        total=max((w.total for w in status.workers), default=0),
+        samples=sum(w.samples for w in status.workers),
+        not_finite=local.reports.not_finite,
+        not_finite_at=local.reports.not_finite_at,
+        unsaved=status.outage,
     )
 
 

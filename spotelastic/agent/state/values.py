@@ -303,6 +303,9 @@ class NodeReports:
     finished: str = ""
     """The round for which the success of all workers of this node was recorded."""
     finished_at: float = 0.0
+    not_finite: int = 0
+    """The step since which no loss was finite; 0: the newest one that is known is."""
+    not_finite_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

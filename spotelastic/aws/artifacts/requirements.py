@@ -45,7 +45,7 @@ def find(folder: Path, asked: str | None, code: str) -> Environment | None:
         return None
     kind = _kind(name)
     parts = [_VERSION, kind, name]
-    parts += [[path.name, _read(path)] for path in _files(folder / name, kind)]
+    parts += [[path.name, _read(path)] for path in files(folder / name, kind)]
     if kind == "pip":
         parts += _local_parts(folder / name, code)
     if kind == "uv" and _LOCKED_FOLDER.search(_read(folder / name)):
@@ -68,7 +68,7 @@ def _kind(name: str) -> str:
     )
 
 
-def _files(path: Path, kind: str) -> Iterator[Path]:
+def files(path: Path, kind: str) -> Iterator[Path]:
     """Yield all files that decide what is installed, each once."""
     if kind == "uv":
         yield path
@@ -97,7 +97,7 @@ def _local_parts(path: Path, code: str) -> list[str]:
     the code.
     """
     parts = []
-    for file in _files(path, "pip"):
+    for file in files(path, "pip"):
         for line in filter(_LOCAL.search, _read(file).splitlines()):
             wheel = file.parent / line.split("file:")[-1].split(";")[0].split("#")[0].strip()
             parts.append(hashlib.sha256(_bytes(wheel) or code.encode()).hexdigest())

@@ -178,7 +178,11 @@ def boundary(aws: Aws, given: str) -> str:
 
 
 def ensure_service_role(aws: Aws, demands: AccountDemands = NO_DEMANDS) -> str:
-    """Return the ARN of the role by which CloudFormation deletes stacks; create it if missing."""
+    """Return the ARN of the role by which CloudFormation deletes stacks: the given one, or that of
+    all clusters, which is created if it is missing.
+    """
+    if demands.stack_role:
+        return demands.stack_role
     arn, _ = _ensure_role(
         aws,
         "cloudformation",
@@ -231,10 +235,43 @@ def _ensure_role(
             }
         ],
     }
-    new = True
+    role = _role(aws, name)
+    new = role is None
+    if role is None:
+        role = _create_role(aws, name, description, trust, demands)
+    its = role.get("PermissionsBoundary", {}).get("PermissionsBoundaryArn", "")
+    if not new and demands.boundary not in ("", its):
+        with calling(f"set the permissions boundary of the role {name}"):
+            aws.iam.put_role_permissions_boundary(
+                RoleName=name, PermissionsBoundary=demands.boundary
+            )
+    try:
+        with calling(f"set the permissions of the role {name}"):
+            aws.iam.put_role_policy(RoleName=name, PolicyName="spotelastic", PolicyDocument=policy)
+    except Rejected as error:
+        if new or error.code not in DENIED:
+            raise  # otherwise an administrator has made it, and keeps it
+    return str(role["Arn"]), new
+
+
+def _role(aws: Aws, name: str) -> dict[str, Any] | None:
+    """Return the role; None if there is none, or if these credentials may not look."""
+    try:
+        with calling(f"look at the role {name}"):
+            found: dict[str, Any] = aws.iam.get_role(RoleName=name)["Role"]
+    except Rejected as error:
+        if error.code not in {*DENIED, "NoSuchEntity"}:
+            raise
+        return None
+    return found
+
+
+def _create_role(
+    aws: Aws, name: str, description: str, trust: Mapping[str, Any], demands: AccountDemands
+) -> dict[str, Any]:
     try:
         with calling(f"create the role {name}"):
-            role = aws.iam.create_role(
+            made: dict[str, Any] = aws.iam.create_role(
                 RoleName=name,
                 AssumeRolePolicyDocument=json.dumps(trust),
                 Description=description,
@@ -242,23 +279,15 @@ def _ensure_role(
                 **({"PermissionsBoundary": demands.boundary} if demands.boundary else {}),
             )["Role"]
     except Rejected as error:
-        if error.code in DENIED and not demands.boundary:
+        if error.code in DENIED:
             raise Rejected(
                 f"{error}: infra/laptop.json permits it with the policy {names.BOUNDARY} as "
-                "boundary, which an administrator makes once (docs/how-to/prepare-an-account.md)",
+                "boundary, which an administrator makes once "
+                "(docs/how-to/prepare-an-account.md); or name a role that is there, --stack-role",
                 error.code,
             ) from error
-        if error.code != "EntityAlreadyExists":
+        there = _role(aws, name) if error.code == "EntityAlreadyExists" else None
+        if there is None:
             raise
-        new = False
-        with calling(f"look at the role {name}"):
-            role = aws.iam.get_role(RoleName=name)["Role"]
-        its = role.get("PermissionsBoundary", {}).get("PermissionsBoundaryArn", "")
-        if demands.boundary not in ("", its):
-            with calling(f"set the permissions boundary of the role {name}"):
-                aws.iam.put_role_permissions_boundary(
-                    RoleName=name, PermissionsBoundary=demands.boundary
-                )
-    with calling(f"set the permissions of the role {name}"):
-        aws.iam.put_role_policy(RoleName=name, PolicyName="spotelastic", PolicyDocument=policy)
-    return str(role["Arn"]), new
+        return there  # another `up` has just made it
+    return made

@@ -14,6 +14,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 from spotelastic_checkpoints.backoff import Backoff
 
 from spotelastic import systems
+from spotelastic.aws.base import slow_calls
 from spotelastic.clock import Clock, steady
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, Unavailable, UsageError
 
@@ -302,7 +303,8 @@ def calling(what: str) -> Iterator[None]:
     from botocore import exceptions as boto
 
     try:
-        yield
+        with slow_calls.watched(what):
+            yield
     except SpotelasticError:
         raise
     except boto.ClientError as error:

@@ -16,11 +16,12 @@ def infra(name: str) -> Path:
     return installed if installed.exists() else PACKAGE.parent / "infra" / name
 
 
-def boot_script() -> str:
+def boot_script(before: str = "") -> str:
     """Return the user data with which every instance boots, in base64 as EC2 takes it.
 
-    Without comments: a stack's parameter holds at most 4,096 characters.
+    `before`: lines that come first. Without comments: a stack's parameter holds at most 4,096
+    characters.
     """
     first, *lines = infra("boot/boot.sh").read_text().splitlines(keepends=True)
-    kept = [first, *(line for line in lines if not line.lstrip().startswith("#"))]
+    kept = [first, before, *(line for line in lines if not line.lstrip().startswith("#"))]
     return base64.b64encode("".join(kept).encode()).decode()

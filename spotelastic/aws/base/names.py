@@ -7,11 +7,12 @@ import re
 from dataclasses import dataclass
 
 from spotelastic.errors import EnvironmentFailure, UsageError
+from spotelastic.model.job import JobSpec
 
 MEMBERS = ("a", "b", "c")
-"""The etcd members; each runs on a control node in its own zone."""
+"""The etcd members; each runs on a control node in its own zone. With `--control 1` the first."""
 CONTROL_TYPE = "t3.small"
-"""Instance type of the control nodes."""
+"""Instance type of the control nodes, unless `--control-type` names another."""
 CLIENT_PORT = 2379
 PEER_PORT = 2380
 PREFIX = "spotelastic-"
@@ -133,7 +134,7 @@ class Addresses:
 
     block: str
     subnets: tuple[str, ...]
-    """One block per zone; the first three hold a control node each."""
+    """One block per zone; the first ones hold a control node each."""
     private: tuple[str, ...]
     """One block per zone, for workers that cannot have public addresses."""
     members: tuple[str, ...]
@@ -152,7 +153,14 @@ def block_size(needed: int) -> int:
     return 16
 
 
-def addresses(pool: str, taken: tuple[str, ...], zones: int = 3, size: int = 19) -> Addresses:
+def members_of(job: JobSpec) -> tuple[str, ...]:
+    """Return the etcd members that a job is to have; it names none where nobody has chosen."""
+    return job.etcd_members or MEMBERS
+
+
+def addresses(
+    pool: str, taken: tuple[str, ...], zones: int = 3, size: int = 19, members: int = len(MEMBERS)
+) -> Addresses:
     """Return the first block of `pool` that overlaps none of the `taken` ones, divided between
     zones.
 
@@ -169,7 +177,7 @@ def addresses(pool: str, taken: tuple[str, ...], zones: int = 3, size: int = 19)
         private=tuple(map(str, private)),
         # AWS assigns addresses at random; the template reserves these before any launch.
         # The last address of a subnet belongs to AWS.
-        members=tuple(str(subnet[-3]) for subnet in subnets[: len(MEMBERS)]),
+        members=tuple(str(subnet[-3]) for subnet in subnets[:members]),
     )
 
 

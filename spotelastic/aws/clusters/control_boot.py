@@ -17,7 +17,6 @@ from spotelastic.model.counting import duration
 
 REFUSED_FOR, SILENT_FOR = 180.0, 600.0
 """Seconds after which control nodes are given up whose launches all fail, and whatever they do."""
-MAJORITY = len(MEMBERS) // 2 + 1
 _WORKED = f"_worked/{__version__}"
 """Key of the object that says that a cluster of this version has worked here. No cluster's name
 begins so.
@@ -65,12 +64,12 @@ def hopeless(groups: Sequence[ControlGroup], waited: float) -> str:
     `waited`: seconds since they were asked for.
     """
     refused = [each for each in groups if each.failure and not each.running]
-    if waited < (REFUSED_FOR if len(refused) >= MAJORITY else SILENT_FOR):
+    if waited < (REFUSED_FOR if len(refused) * 2 > len(groups) else SILENT_FOR):
         return ""
     running = sum(bool(each.running) for each in groups)
     said = "; ".join(dict.fromkeys(each.failure for each in refused))
     lasted = duration(round(waited / 60.0) * 60.0)
-    return f"no control node has reported for {lasted}; {running} of {len(MEMBERS)} run" + (
+    return f"no control node has reported for {lasted}; {running} of {len(groups)} run" + (
         f". AWS says: {said}" if said else ""
     )
 

@@ -90,17 +90,19 @@ class EarlyWorkers:
         self.made = False
 
     def _parts(self) -> StackParts | None:
-        placed = bool(self._given["PlacedIn"])
-        wanted = (PROFILE, GROUP, *((PLACEMENT,) if placed else ()))
+        profile, group = self._given["GivenWorkerProfile"], self._given["GivenGroup"]
+        asked = {PROFILE: not profile, GROUP: not group, PLACEMENT: bool(self._given["PlacedIn"])}
+        wanted = [part for part, is_made in asked.items() if is_made]
         found = cloudformation.made_so_far(self._aws, self._its.stack, wanted)
-        arn = None if found is None else _usable_profile(self._aws, found[PROFILE])
-        if found is None or arn is None:
+        if found is not None and not profile:
+            profile = _usable_profile(self._aws, found[PROFILE]) or ""
+        if found is None or not profile:
             return None
         return StackParts(
-            profile=arn,
-            security_group=found[GROUP],
+            profile=profile,
+            security_group=group or found[GROUP],
             subnets=tuple(self._given["GivenSubnets"].split(",")),
-            placement_group=found[PLACEMENT] if placed else "",
+            placement_group=found.get(PLACEMENT, ""),
         )
 
 

@@ -25,7 +25,7 @@ from spotelastic.aws.base import account
 from spotelastic.aws.base.clients import Aws, Rejected, calling
 from spotelastic.aws.base.demands import own_of
 from spotelastic.aws.base.identity import CLUSTER
-from spotelastic.aws.base.names import CONTROL_TYPE, MEMBERS, SHARED_NETWORK, Names
+from spotelastic.aws.base.names import SHARED_NETWORK, Names
 from spotelastic.aws.clusters import teardown
 from spotelastic.aws.clusters.early_workers import EarlyWorkers, StackParts
 from spotelastic.aws.compute import autoscaling, worker_groups
@@ -55,6 +55,7 @@ from spotelastic.cloud.bucket import (
     USAGE,
 )
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, UsageError
+from spotelastic.model.counting import counted
 from spotelastic.model.in_place import FIRST
 from spotelastic.model.job import AccountDemands, JobSpec
 from spotelastic.model.requests.command import Command
@@ -196,8 +197,8 @@ def _bring_up(
     log_group.ensure(aws, its, demands)
     boot_artifacts.ship(objects, request.etcd, say)
     say(f"code, certificates and software: shipped after {steady() - began:.0f} s")
-    control = "no" if request.asleep else len(MEMBERS)
-    say(f"stack {its.stack}: queue, roles, {control} control nodes")
+    control = 0 if request.asleep else len(plan.spec.etcd_members)
+    say(f"stack {its.stack}: queue, roles, {counted(control, 'control node')}")
     former = {} if known is None else own_of(cloudformation.tags(known))
     if known is not None and former != demands.tags:
         say("tags: nodes that run, with their disks, and secrets that are stored keep theirs")
@@ -284,14 +285,15 @@ def _workers(request: ClusterSpec, plan: LaunchPlan) -> WorkerGroups:
         spot=True,
         image=plan.image,
         bucket=plan.bucket,
-        profile="",
-        security_group="",
+        profile=plan.parameters["GivenWorkerProfile"],
+        security_group=plan.parameters["GivenGroup"],
         subnets=(),
         interfaces=plan.interfaces,
         disk=plan.disk,
         public=None if plan.spec.vpc else True,
         own_tags=plan.spec.demands.tags,
         key=plan.spec.demands.key,
+        user_data=plan.parameters["BootScript"],
         max_price=request.job.capacity.max_price,
     )
 
@@ -308,10 +310,18 @@ def rehearsals(request: ClusterSpec, plan: LaunchPlan) -> Iterator[LaunchRehears
                 spot=spot,
                 public=own and len(plan.interfaces) == 1,
             )
-    control = replace(workers, image=plan.parameters["ControlImage"], types=(CONTROL_TYPE,))
+    its = plan.spec.control_type
+    control = replace(
+        workers,
+        image=plan.parameters["ControlImage"],
+        types=(its,),
+        profile=plan.parameters["GivenControlProfile"],
+        disk=RootDisk(plan.parameters["ControlRoot"]),
+        interfaces=ORDINARY,
+    )
     yield LaunchRehearsal(
-        f"start control nodes ({CONTROL_TYPE})",
-        launch_template(replace(control, disk=RootDisk(), interfaces=ORDINARY), spot=False),
+        f"start control nodes ({its})",
+        launch_template(control, spot=False),
         public=own,
     )
 

@@ -27,6 +27,8 @@ CONTROL_DISKS_GIB = 8 + 8
 MEMBERS_DISKS_GIB = 3 * 8
 """Sizes of the disks of all etcd members: a cluster that is asleep has no others."""
 NAT_GATEWAY = "NAT gateway"
+CREDIT = 0.05
+"""US dollars for an hour of a t3's vCPU beyond the share that its price includes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,15 @@ def estimate(
     lines: Sequence[Line] = (
         Line(f"worker, {worker}", low, high, worker_usd),
         Line(f"worker disk, {disk_gib} GiB", low, high, _worker_disk(disk_gib, DISK_MIB_S)),
-        Line(f"control node, {control}", controls, controls, control_usd, "on demand"),
+        Line(
+            f"control node, {control}",
+            controls,
+            controls,
+            control_usd,
+            f"on demand, {CREDIT:g} USD a vCPU-hour if busy"
+            if control[:2] == "t3"
+            else "on demand",
+        ),
         Line(
             f"control disks, {CONTROL_DISKS_GIB} GiB",
             controls,

@@ -21,6 +21,8 @@ DEEP_LEARNING = tuple(
 
 The last one has drivers only: nodes then install torch when they boot.
 """
+_NO_IMAGE = ("InvalidAMI", "ParameterNotFound")
+"""How codes begin that say that there is no such image."""
 ROOM_GIB = 50
 """Room on a root disk beside its image: for packages, a container, the script's own files."""
 
@@ -45,11 +47,43 @@ def first_image(aws: Aws, parameter: str, *others: str) -> str:
     return first_image(aws, *others)
 
 
-def find_workers_image(aws: Aws, gpus: int) -> str:
-    """Return the image for workers with so many GPUs.
+def given_image(aws: Aws, flag: str, given: str) -> tuple[str, str]:
+    """Return an image of the user's own, named by its id or by the parameter that holds that, and
+    its root device. Raises `UsageError` for one that nodes could not boot.
+    """
+    try:
+        image = first_image(aws, given) if given.startswith("/") else given
+        with calling(f"look at the machine image {image}"):
+            (found,) = aws.ec2.describe_images(ImageIds=[image])["Images"]
+    except (Rejected, ValueError) as error:
+        if isinstance(error, Rejected) and not error.code.startswith(_NO_IMAGE):
+            raise
+        raise UsageError(
+            f"--{flag} {given}: {aws.region} has no such image, or this account may not use it"
+        ) from error
+    if wrong := _unfit(found):
+        raise UsageError(f"--{flag} {given}: {wrong}")
+    return image, str(found.get("RootDeviceName") or RootDisk().device)
+
+
+def _unfit(image: Mapping[str, Any]) -> str:
+    """Return why nodes could not boot an image, as EC2 describes it; "" if they can (pure)."""
+    if image.get("State", "available") != "available":
+        return f"it is {image['State']}: wait for it, or name another one"
+    if image.get("Architecture") != "x86_64":
+        return f"it is for {image.get('Architecture')}, and nodes are x86_64"
+    if image.get("Platform", "").lower() == "windows":
+        return "it is one of Windows, and nodes run Linux"
+    return ""
+
+
+def find_workers_image(aws: Aws, gpus: int, given: str = "") -> str:
+    """Return the image for workers with so many GPUs: the `given` one, else AWS's.
 
     Raises `UsageError` where the region has none.
     """
+    if given:
+        return given_image(aws, "worker-image", given)[0]
     try:
         return first_image(aws, *workers_images(gpus))
     except Rejected as error:

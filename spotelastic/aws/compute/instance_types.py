@@ -1,8 +1,10 @@
 """Describes EC2 instance types, and checks which can train together and boot the workers' image."""
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from spotelastic.aws.base.clients import Aws, Rejected, calling
@@ -36,6 +38,8 @@ class InstanceType:
     memory_mib: int = 2**20
     spot: bool = True
     """Whether it can be bought as spot."""
+    nvme: bool = True
+    """Whether its EBS disks are NVMe devices."""
 
     @property
     def workers(self) -> int:
@@ -43,7 +47,9 @@ class InstanceType:
         return max(1, self.gpus)
 
 
-def describe(aws: Aws, names: Sequence[str]) -> tuple[InstanceType, ...]:
+def describe(
+    aws: Aws, names: Sequence[str], flag: str = "--instance-types"
+) -> tuple[InstanceType, ...]:
     """Return the types in the given order.
 
     Raises `UsageError` for one that the region does not have.
@@ -58,13 +64,27 @@ def describe(aws: Aws, names: Sequence[str]) -> tuple[InstanceType, ...]:
         if error.code != "InvalidInstanceType":
             raise
         raise UsageError(
-            f"--instance-types {','.join(names)}: {aws.region} has no such type ({error})"
+            f"{flag} {','.join(names)}: {aws.region} has no such type ({error})"
         ) from error
     items = (item for answer in answers for item in answer["InstanceTypes"])
     found = {item["InstanceType"]: parse_type(item) for item in items}
     if unknown := [name for name in names if name not in found]:
-        raise UsageError(f"--instance-types: {aws.region} has no type {', '.join(unknown)}")
+        raise UsageError(f"{flag}: {aws.region} has no type {', '.join(unknown)}")
     return tuple(found[name] for name in names)
+
+
+def control(aws: Aws, name: str) -> InstanceType:
+    """Return the type of control nodes. Raises `UsageError` for one that could not be one."""
+    (kind,) = describe(aws, [name], "--control-type")
+    if kind.architecture != "x86_64":
+        wrong = f"it is for {kind.architecture}, and etcd and the image are for x86_64"
+    elif kind.memory_mib < LEAST_MEMORY_MIB:
+        wrong = f"etcd and the controller need {LEAST_MEMORY_MIB} MiB, and it has {kind.memory_mib}"
+    elif not kind.nvme:
+        wrong = "it has no NVMe disks, by which a node finds that of etcd"
+    else:
+        return kind
+    raise UsageError(f"--control-type {name}: {wrong}: use t3.small, t3.medium or m5.large")
 
 
 ALIKE = ("gpus", "gpu", "gpu_memory_mib", "gpu_share", "architecture")
@@ -75,7 +95,7 @@ AT_ONCE = 100
 TOO_OLD = frozenset({"K520", "GRID K520", "K80", "M60", "V100"})
 """NVIDIA's GPUs from before Turing, for which there is no open kernel driver."""
 LEAST_MEMORY_MIB = 2048
-"""Memory below which installing and importing PyTorch fails."""
+"""Memory below which installing and importing PyTorch fails, and etcd has no room to grow."""
 _OTHER_ACCELERATORS = {
     "InferenceAcceleratorInfo": "Accelerators",
     "NeuronInfo": "NeuronDevices",
@@ -181,6 +201,7 @@ def parse_type(item: dict[str, Any]) -> InstanceType:
         accelerator=_accelerator(item),
         memory_mib=item.get("MemoryInfo", {}).get("SizeInMiB", 2**20),
         spot="spot" in item.get("SupportedUsageClasses", ("spot",)),
+        nvme=item.get("EbsInfo", {}).get("NvmeSupport", "required") != "unsupported",
     )
 
 
@@ -191,3 +212,14 @@ def _accelerator(item: dict[str, Any]) -> str:
             return str(device.get("Name") or info)
     name = item["InstanceType"]
     return "no GPU" if _ACCELERATED.match(name) and not item.get("GpuInfo") else ""
+
+
+def shipped() -> tuple[InstanceType, ...]:
+    """Return the GPU types with a shipped price, as EC2 describes them: for plans without an
+    account.
+    """
+    rows = json.loads(Path(__file__).with_name("gpu_types.json").read_text())
+    return tuple(
+        InstanceType(name, vcpus, gpus, gpu, "x86_64", each, gpu_maker="NVIDIA", memory_mib=memory)
+        for name, vcpus, gpus, gpu, each, memory in rows
+    )

@@ -45,6 +45,8 @@ class WorkerGroups:
     """Keys of the user's tags that groups may have from an earlier `up`."""
     key: str = ""
     """ARN of the key that encrypts disks; empty: the account's default key."""
+    user_data: str = ""
+    """What nodes boot with; empty: the boot script as it is."""
     max_price: float | None = None
     """Highest spot price of any type, in US dollars an hour; None: the on-demand price."""
 
@@ -63,7 +65,7 @@ def launch_template(wanted: WorkerGroups, *, spot: bool = True) -> dict[str, Any
         "ImageId": wanted.image,
         "InstanceType": wanted.types[0],
         "IamInstanceProfile": {"Arn": wanted.profile},
-        "UserData": boot_script(),
+        "UserData": wanted.user_data or boot_script(),
         "InstanceInitiatedShutdownBehavior": "terminate",
         "BlockDeviceMappings": [
             {

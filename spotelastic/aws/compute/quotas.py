@@ -74,14 +74,23 @@ class Allowance:
         """Return how many instances of a type fit."""
         return self.free // kind.vcpus
 
-    def describe(self, kind: InstanceType, wanted: int) -> str:
-        """Return, e.g., "quota allows 3 of 8 spot g5.xlarge (...)"."""
+    def describe(self, kind: InstanceType, wanted: int, instead: str = "") -> str:
+        """Return, e.g., "quota allows 3 of 8 spot g5.xlarge (...)"; `instead` precedes advice."""
         in_use = f", {self.used} in use" if self.used else ""
         return (
             f"quota allows {min(self.instances(kind), wanted)} of {wanted} {self.purchase} "
             f"{kind.name} ({self.family}: {self.vcpus} vCPUs{in_use}, {kind.vcpus} each); "
-            f"ask for more: {self.request(kind, wanted)}"
+            f"{instead}ask for more: {self.request(kind, wanted)}"
         )
+
+
+def instead(left: Allowance, control: InstanceType) -> str:
+    """Return what to do without more quota where it has room for one control node alone, before the
+    advice to ask for more; "" where it has room for none (pure).
+    """
+    if not left.instances(control):
+        return ""
+    return "take one control node, --control 1, without which training goes on, or "
 
 
 class QuotaLookup(Protocol):

@@ -3,16 +3,12 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from spotelastic.aws.base.clients import Aws, Rejected, calling
-from spotelastic.aws.compute import offers
+from spotelastic.aws.base.clients import Aws, calling
+from spotelastic.aws.compute import offers, placement_scores
+from spotelastic.aws.compute.placement_scores import FRESH_FOR
 from spotelastic.clock import Clock, steady
 from spotelastic.cloud.model import ZoneOffer
-from spotelastic.errors import Unavailable
 
-MEANINGFUL = 3
-"""Number of types from which EC2's placement scores are meaningful."""
-FRESH_FOR = 1800.0
-"""Seconds that scores are kept: AWS limits how many configurations can be asked a day."""
 PRICED_FOR = 300.0
 """Seconds that prices are kept."""
 
@@ -73,28 +69,11 @@ class Zones:
         return known[1]
 
     def _scored(self, types: Sequence[str], nodes: int) -> dict[str, int]:
-        """Return scores by zone id; empty if they are meaningless or AWS does not tell them.
-
-        They are advice: whatever AWS answers, in whatever partition, stops nothing.
-        """
-        if len(types) < MEANINGFUL:
-            return {}
+        """Return scores by zone id; empty if AWS does not tell them."""
         now, key = self._clock(), (tuple(sorted(types)), nodes)
         known = self._scores.get(key)
         if known is None or now - known[0] > FRESH_FOR:
-            known = self._scores[key] = (now, self._ask_scores(types, nodes))
+            found = placement_scores.ask(self._aws, types, nodes, [self._aws.region])
+            scores = {zone: score for (_, zone), score in found.items()}
+            known = self._scores[key] = (now, scores)
         return known[1]
-
-    def _ask_scores(self, types: Sequence[str], nodes: int) -> dict[str, int]:
-        try:
-            with calling("ask for placement scores"):
-                pages = self._aws.ec2.get_paginator("get_spot_placement_scores").paginate(
-                    InstanceTypes=sorted(types),
-                    TargetCapacity=nodes,
-                    SingleAvailabilityZone=True,
-                    RegionNames=[self._aws.region],
-                )
-                items = [item for page in pages for item in page["SpotPlacementScores"]]
-        except (Rejected, Unavailable):
-            return {}
-        return {item["AvailabilityZoneId"]: int(item["Score"]) for item in items}

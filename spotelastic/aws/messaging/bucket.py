@@ -188,3 +188,18 @@ class BucketObjects(ClusterBucket):
 
     def _key(self, name: str) -> str:
         return f"{self.cluster}/{name}"
+
+
+def clusters_in(aws: Aws, bucket: str) -> tuple[str, ...]:
+    """Return the names under which clusters or runs have left objects in a bucket; none if there is
+    no such bucket.
+    """
+    try:
+        with calling(f"list s3://{bucket}"):
+            pages = aws.s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Delimiter="/")
+            folders = [each["Prefix"] for page in pages for each in page.get("CommonPrefixes", ())]
+    except Rejected as error:
+        if error.code in _ABSENT:
+            return ()
+        raise
+    return tuple(sorted(each.rstrip("/") for each in folders if not each.startswith("_")))

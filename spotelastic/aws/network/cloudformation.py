@@ -41,12 +41,12 @@ UNUSABLE = frozenset(
 BEGINNINGS = frozenset({"CREATE_IN_PROGRESS", "DELETE_IN_PROGRESS", "UPDATE_IN_PROGRESS"})
 STUCK = "UPDATE_ROLLBACK_FAILED"
 WAYS_OUT = {
-    "UPDATE_ROLLBACK_COMPLETE": "; the cluster is as it was: mend that, and run `up` again",
+    "UPDATE_ROLLBACK_COMPLETE": "; the cluster is as it was: fix that, and run `up` again",
     STUCK: (
         "; a change of it failed, and CloudFormation could not take it back: end the cluster with "
         "`spotelastic down`, and run `up` again; checkpoints stay"
     ),
-    "CREATE_FAILED": "; mend that, and run `up` again: it deletes what was made",
+    "CREATE_FAILED": "; fix that, and run `up` again: it deletes what was made",
 }
 """What to do about a stack in such a state, after the reason."""
 NO_REASON = "CloudFormation gives no reason"
@@ -286,19 +286,18 @@ def tags(stack: Mapping[str, Any]) -> dict[str, str]:
     return {item["Key"]: item["Value"] for item in stack.get("Tags", ())}
 
 
-def summary(zones: int, *, private: bool, placed: bool, moving: bool = False) -> tuple[str, ...]:
+def summary(zones: int, conditions: Mapping[str, bool], *, private: bool) -> tuple[str, ...]:
     """Return what the stack of a cluster consists of, for people: "3 SQS::Queue", ...
 
-    `private`: it has a network of its own, in which workers have no public addresses. `placed`:
-    workers are in a placement group. `moving`: the job moves between regions by itself.
+    `private`: it has a network of its own, in which workers have no public addresses. `conditions`:
+    the template's others, by name.
     """
     resources = infra("cluster.yaml").read_text().partition("\nResources:")[2]
     found = re.findall(r"^    Type: AWS::(\S+)\n(?:    Condition: (\w+)$)?", resources, re.M)
 
     def made(condition: str) -> bool:
-        kind, zone = condition.rstrip("DEF"), "ABCDEF".find(condition[-1:] or "A")
-        others = {"": True, "Moving": moving, "Placed": placed}
-        return others.get(kind, private and zone < zones)
+        kind, zone = condition.rstrip("BCDEF"), "ABCDEF".find(condition[-1:] or "A")
+        return {"": True, **conditions}.get(kind, private and zone < zones)
 
     kinds = Counter(kind for kind, condition in found if made(condition))
     return tuple(f"{count} {kind}" for kind, count in sorted(kinds.items()))

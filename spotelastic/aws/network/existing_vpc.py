@@ -13,9 +13,12 @@ from spotelastic.aws.base.clients import Aws, Rejected, calling
 from spotelastic.aws.base.names import MEMBERS
 from spotelastic.aws.network import zones
 from spotelastic.errors import UsageError
+from spotelastic.model.job import AccountDemands
 
+NO_DEMANDS = AccountDemands()
 SERVICES = ("autoscaling", "cloudformation", "ec2", "logs", "s3", "sqs", "ssm")
 """Services that nodes call. Without a route to the internet each needs an endpoint."""
+NO_INDEX = "control nodes find no package index there (--index-url names one of your own)"
 _NO_TARGETS = frozenset({"DestinationPrefixListId", "InstanceOwnerId"})
 """Fields of a route that look as those of its target do."""
 _EVERYWHERE = [ipaddress.IPv4Network("0.0.0.0/0")]
@@ -107,19 +110,24 @@ def look(aws: Aws, vpc: str, subnets: Sequence[str]) -> Network:
 
 
 def within(
-    network: Network, offers: zones.Offers, types: Sequence[str], control: str
+    network: Network,
+    offers: zones.Offers,
+    types: Sequence[str],
+    control: str,
+    controls: int = len(MEMBERS),
 ) -> zones.Offers:
     """Return the region's offers that are in the network's zones (pure).
 
-    Raises `UsageError` unless three zones offer the control type and one offers a worker type.
+    Raises `UsageError` unless a zone for each control node offers its type, and one a worker type.
     """
     its = [subnet.zone for subnet in network.subnets]
     for_control = [zone for zone in its if control in offers.get(zone, frozenset())]
-    if len(for_control) < len(MEMBERS):
+    if len(for_control) < controls:
         raise UsageError(
-            f"--subnets: control nodes need {len(MEMBERS)} zones with {control}, so that etcd "
-            f"outlives the loss of one; these subnets are in {len(for_control)} "
+            f"--subnets: each control node needs a zone of its own with {control}, so that etcd "
+            f"outlives the loss of one: {controls} in all; these subnets are in {len(for_control)} "
             f"({', '.join(for_control) or 'none'}): name subnets in other zones of {network.vpc}"
+            + (", or take one control node with --control 1" if controls > 1 else "")
         )
     if not zones.with_workers(offers, its, types):
         raise UsageError(
@@ -139,21 +147,23 @@ def check_kept(cluster: str, its: Sequence[str], wanted: Sequence[str]) -> None:
         )
 
 
-def shortages(subnets: Sequence[Subnet], nodes: int, *, packed: bool) -> Iterator[str]:
+def shortages(
+    subnets: Sequence[Subnet], nodes: int, *, packed: bool, controls: int = len(MEMBERS)
+) -> Iterator[str]:
     """Yield where addresses are too few for so many workers and the control nodes (pure).
 
     Each node takes one address, whatever its network cards: interfaces that are only for EFA take
     none. A member of etcd takes another. If workers are `packed`, all of them may be in any of the
     subnets.
     """
-    control = 2 * len(MEMBERS)
+    control = 2 * controls
     if not packed:
         free = sum(subnet.free for subnet in subnets)
         if free < nodes + control:
             yield f"the subnets have {free} free addresses, and nodes take up to {nodes + control}"
         return
     for index, subnet in enumerate(subnets):
-        needed = nodes + 2 * (index < len(MEMBERS))
+        needed = nodes + 2 * (index < controls)
         if subnet.free < needed:
             yield (
                 f"{subnet.id} has {subnet.free} free addresses, and nodes take up to {needed} "
@@ -161,13 +171,21 @@ def shortages(subnets: Sequence[Subnet], nodes: int, *, packed: bool) -> Iterato
             )
 
 
-def obstacles(network: Network, chosen: Sequence[str], interfaces: int) -> Iterator[str]:
+def obstacles(
+    network: Network,
+    chosen: Sequence[str],
+    interfaces: int,
+    demands: AccountDemands = NO_DEMANDS,
+) -> Iterator[str]:
     """Yield what would keep nodes in the `chosen` zones from working (pure).
 
-    `interfaces` is the number of network interfaces of a worker.
+    `interfaces` is the number of network interfaces of a worker. By a proxy that the account has
+    nodes reach everything.
     """
     if not network.resolves:
         yield f"{network.vpc} has its DNS support off: nodes will not find AWS's services"
+    if demands.proxy:
+        return
     subnets = network.of(chosen)
     cut_off = [subnet for subnet in subnets if not subnet.way_out]
     if cut_off:
@@ -176,11 +194,13 @@ def obstacles(network: Network, chosen: Sequence[str], interfaces: int) -> Itera
             - network.endpoints
             - frozenset.intersection(*(subnet.endpoints for subnet in cut_off))
         )
-        yield (
-            f"no route to the internet from {_names(cut_off)}: control nodes find no package index "
-            "there"
-            + (f", and {network.vpc} has no endpoint for {_listed(missing)}" if missing else "")
-        )
+        lacks = [] if demands.index_url else [NO_INDEX]
+        lacks += [f"{network.vpc} has no endpoint for {_listed(missing)}"] if missing else []
+        if lacks:
+            yield (
+                f"no route to the internet from {_names(cut_off)}, and no --proxy: "
+                f"{', and '.join(lacks)}"
+            )
     deaf = [s for s in subnets if s.way_out.startswith("igw-") and (interfaces > 1 or not s.public)]
     if deaf:
         why = (

@@ -90,11 +90,15 @@ def networks(aws: Aws) -> tuple[str, ...]:
 
 
 def parameters(
-    aws: Aws, network: SharedNetwork, chosen: Sequence[str], cluster: str
+    aws: Aws,
+    network: SharedNetwork,
+    chosen: Sequence[str],
+    cluster: str,
+    controls: int = len(MEMBERS),
 ) -> dict[str, str]:
     """Return the parameters of the stack of a cluster in these zones of the network."""
     subnets = network.of(chosen)
-    its = subnets[: len(MEMBERS)]
+    its = subnets[:controls]
     if network.vpc:
         members = existing_vpc.member_addresses(aws, its, cluster)
     else:
@@ -107,7 +111,7 @@ def parameters(
         "PrivateCidrs": zones.padded(()),
         "Zones": zones.padded(chosen),
         "Cidr": "",
-        "MemberAddresses": ",".join(members),
+        "MemberAddresses": zones.padded(members, len(MEMBERS)),
     }
 
 

@@ -1,8 +1,8 @@
-"""Chooses the zones of a new cluster: three for control nodes, and all that offer its workers'
+"""Chooses the zones of a new cluster: one for each control node, and all that offer its workers'
 types.
 
-They are fixed when the stack is created. The first three have a control node each. Workers are in
-the others, and in those of the first three that offer a worker type.
+They are fixed when the stack is created. The first ones have a control node each. Workers are in
+the others, and in those of the first ones that offer a worker type.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,11 +19,17 @@ Offers = Mapping[str, frozenset[str]]
 """By zone: the types that it offers."""
 
 
-def choose(offers: Offers, types: Sequence[str], control_type: str, region: str) -> tuple[str, ...]:
+def choose(
+    offers: Offers,
+    types: Sequence[str],
+    control_type: str,
+    region: str,
+    controls: int = len(MEMBERS),
+) -> tuple[str, ...]:
     """Return the zones of a new cluster, those of the control nodes first (pure).
 
     Control nodes go where workers can be, if possible, so that etcd is near. Raises
-    `EnvironmentFailure` if there are fewer than three zones for control nodes, or none for workers.
+    `EnvironmentFailure` if there are too few zones for control nodes, or none for workers.
     """
     for_workers = with_workers(offers, sorted(offers), types)
     if not for_workers:
@@ -33,12 +39,13 @@ def choose(offers: Offers, types: Sequence[str], control_type: str, region: str)
         )
     for_control = [zone for zone in sorted(offers) if control_type in offers[zone]]
     for_control.sort(key=lambda zone: zone not in for_workers)
-    if len(for_control) < len(MEMBERS):
+    if len(for_control) < controls:
         raise EnvironmentFailure(
             f"{region} offers {control_type} in {len(for_control)} zones, but the control nodes "
-            f"need {len(MEMBERS)}: choose another --region"
+            f"need {controls}: choose another --region or --control-type"
+            + (", or --control 1" if controls > 1 else "")
         )
-    first = for_control[: len(MEMBERS)]
+    first = for_control[:controls]
     return tuple([*first, *(zone for zone in for_workers if zone not in first)][:MOST])
 
 
@@ -47,9 +54,9 @@ def with_workers(offers: Offers, zones: Sequence[str], types: Sequence[str]) -> 
     return tuple(zone for zone in zones if offers.get(zone, frozenset()) & set(types))
 
 
-def padded(values: Sequence[str]) -> str:
+def padded(values: Sequence[str], most: int = MOST) -> str:
     """Return the values as the stack's parameters take them."""
-    return ",".join([*values, *[NONE] * (MOST - len(values))])
+    return ",".join([*values, *[NONE] * (most - len(values))])
 
 
 def given(parameter: str) -> tuple[str, ...]:

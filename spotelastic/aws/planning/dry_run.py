@@ -18,8 +18,10 @@ from spotelastic.aws.messaging import launch_failures
 from spotelastic.model.job import AccountDemands
 
 NO_DEMANDS = AccountDemands()
-_LATER = frozenset({"IamInstanceProfile", "Placement", "SecurityGroupIds", "UserData"})
+_LATER = frozenset({"Placement", "UserData"})
 """Parts of a launch that refer to what the stack makes."""
+_UNLESS_GIVEN: Mapping[str, object] = {"IamInstanceProfile": {"Arn": ""}, "SecurityGroupIds": [""]}
+"""Parts that do so where the account gives none."""
 _ADVICE = {
     "service control policy": (
         "a policy of your organization denies it, whatever these credentials may do: ask whoever "
@@ -216,13 +218,6 @@ def _resources(
         return [{"ResourceType": kind, "Tags": its}]
 
     calls: dict[str, Callable[[], object]] = {
-        "make a security group": lambda: aws.ec2.create_security_group(
-            GroupName="spotelastic",
-            Description="never made",
-            TagSpecifications=tagged("security-group"),
-            DryRun=True,
-            **({"VpcId": vpc} if vpc else {}),
-        ),
         "make a launch template": lambda: aws.ec2.create_launch_template(
             LaunchTemplateName="spotelastic",
             LaunchTemplateData={"InstanceType": CONTROL_TYPE},
@@ -230,6 +225,14 @@ def _resources(
             DryRun=True,
         ),
     }
+    if not demands.security_group:
+        calls["make a security group"] = lambda: aws.ec2.create_security_group(
+            GroupName="spotelastic",
+            Description="never made",
+            TagSpecifications=tagged("security-group"),
+            DryRun=True,
+            **({"VpcId": vpc} if vpc else {}),
+        )
     if zone:
         calls["make an encrypted disk"] = lambda: aws.ec2.create_volume(
             AvailabilityZone=zone,
@@ -256,7 +259,11 @@ def _launch(aws: Aws, wanted: LaunchRehearsal, subnet: str) -> None:
 
 def run_instances(wanted: LaunchRehearsal, subnet: str) -> dict[str, Any]:
     """Return the parameters of the launch, without what does not exist yet (pure)."""
-    call = {name: value for name, value in wanted.data.items() if name not in _LATER}
+    call = {
+        name: value
+        for name, value in wanted.data.items()
+        if name not in _LATER and value != _UNLESS_GIVEN.get(name)
+    }
     if wanted.spot:
         call["InstanceMarketOptions"] = {"MarketType": "spot"}
     where = {"SubnetId": subnet} if subnet else {}
@@ -265,7 +272,7 @@ def run_instances(wanted: LaunchRehearsal, subnet: str) -> dict[str, Any]:
         interfaces = ({"DeviceIndex": 0, "AssociatePublicIpAddress": True},)
     if not interfaces:
         return {**call, **where}
-    bare = [{k: v for k, v in each.items() if k != "Groups"} for each in interfaces]
+    bare = [{k: v for k, v in each.items() if v != [""]} for each in interfaces]
     return {**call, "NetworkInterfaces": [{**each, **where} for each in bare]}
 
 

@@ -1,17 +1,30 @@
 """Looks at the KMS key of the user's own (`--kms-key`), before anything is made."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from spotelastic.aws.base.clients import DENIED, Aws, Rejected, calling
 from spotelastic.errors import UsageError
+from spotelastic.model.job import JobSpec
 
 PAGE = "docs/how-to/encrypt-with-your-own-key.md"
+_KEY = re.compile(r"arn:aws[a-z-]*:kms:[a-z0-9-]+:\d{12}:key/[\w-]+", re.ASCII)
 _UNKNOWN = frozenset({"NotFoundException", "InvalidArnException", "ValidationException"})
 
 
-def find_key(aws: Aws, name: str) -> str:
-    """Return the ARN of a key that is given by its id, ARN or alias.
+def data_keys(arns: Sequence[str]) -> tuple[str, ...]:
+    """Return the keys of `--data-key`, which may be another account's. Raises `UsageError`."""
+    for arn in arns:
+        if not _KEY.fullmatch(arn):
+            raise UsageError(
+                f"--data-key {arn}: expected the ARN of a key, arn:aws:kms:REGION:ACCOUNT:key/ID"
+            )
+    return tuple(arns)
+
+
+def find_key(aws: Aws, name: str, where: str = "--kms-key") -> str:
+    """Return the ARN of a key that is given by its id, ARN or alias; `where` says what gave it.
 
     Raises `UsageError` for a key that is not there, or that can encrypt no disk.
     """
@@ -20,15 +33,15 @@ def find_key(aws: Aws, name: str) -> str:
             found = aws.kms.describe_key(KeyId=name)["KeyMetadata"]
     except Rejected as error:
         if error.code in DENIED:
-            raise UsageError(f"--kms-key {name}: {error}; {PAGE} says who needs it") from error
+            raise UsageError(f"{where} {name}: {error}; {PAGE} says who needs it") from error
         if error.code not in _UNKNOWN:
             raise
         raise UsageError(
-            f"--kms-key {name}: there is no such key in {aws.region}; give its id, its ARN, or "
+            f"{where} {name}: there is no such key in {aws.region}; give its id, its ARN, or "
             "alias/NAME"
         ) from error
     if wrong := unfit(found):
-        raise UsageError(f"--kms-key {name}: {wrong}")
+        raise UsageError(f"{where} {name}: {wrong}")
     return str(found["Arn"])
 
 
@@ -36,22 +49,44 @@ def bucket_obstacle(aws: Aws, bucket: str, given: str) -> str:
     """Return why nodes could not use what is in a bucket of the user's own: it encrypts with a key
     that is not the `given` one. Empty where they can, and where AWS does not tell.
     """
+    key = _other_key(aws, bucket, [given] if given else [])
+    if not key:
+        return ""
+    return (
+        f"--bucket {bucket} encrypts with {key}, which nodes may use only as --kms-key: each would "
+        f"end when it fetches its software ({PAGE} says what the key needs)"
+    )
+
+
+def data_warnings(aws: Aws, job: JobSpec, key: str) -> Iterator[str]:
+    """Yield which buckets of --read and --write encrypt with a key that workers may not use: `key`
+    is that of --kms-key.
+    """
+    given = [*filter(None, [key]), *job.demands.data_keys]
+    for bucket in sorted({each.partition("/")[0] for each in (*job.read, *job.write)}):
+        if other := _other_key(aws, bucket, given):
+            yield (
+                f"s3://{bucket} encrypts with {other}: workers may use it with --data-key ARN, and "
+                f"where the key's policy lets them ({PAGE})"
+            )
+
+
+def _other_key(aws: Aws, bucket: str, given: Sequence[str]) -> str:
+    """Return the customer's key by which a bucket encrypts by default, unless it is a `given` one;
+    "" also where AWS does not tell.
+    """
     try:
         with calling(f"look at the encryption of {bucket}"):
             answer = aws.s3.get_bucket_encryption(Bucket=bucket)
         rules = answer["ServerSideEncryptionConfiguration"]["Rules"]
         defaults = [each.get("ApplyServerSideEncryptionByDefault", {}) for each in rules]
         key = "".join(str(each.get("KMSMasterKeyID", "")) for each in defaults[:1])
-        if not key or key.endswith("alias/aws/s3") or key == given:
+        if not key or key.endswith("alias/aws/s3") or key in given:
             return ""
-        if given and find_key(aws, key) == find_key(aws, given):
-            return ""
+        its = find_key(aws, key) if given else ""
+        return "" if its and its in [find_key(aws, each) for each in given] else key
     except (Rejected, UsageError):
         return ""
-    return (
-        f"--bucket {bucket} encrypts with {key}, which nodes may use only as --kms-key: each would "
-        f"end when it fetches its software ({PAGE} says what the key needs)"
-    )
 
 
 def unfit(key: Mapping[str, Any]) -> str:

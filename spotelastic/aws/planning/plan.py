@@ -5,10 +5,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from spotelastic.aws.artifacts.boot_artifacts import BootRelease
-from spotelastic.aws.base import account, names
+from spotelastic.aws.base import account, boot_variables, names
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.infra_files import boot_script
-from spotelastic.aws.base.names import CLIENT_PORT, MEMBERS, Names
+from spotelastic.aws.base.names import CLIENT_PORT, MEMBERS, Names, members_of
+from spotelastic.aws.base.partitions import partition_of
 from spotelastic.aws.compute import instance_types, offers, worker_groups
 from spotelastic.aws.compute.estimate import DISK_MIB_S
 from spotelastic.aws.compute.images import (
@@ -17,12 +18,13 @@ from spotelastic.aws.compute.images import (
     find_root_disk,
     find_workers_image,
     first_image,
+    given_image,
 )
 from spotelastic.aws.compute.instance_types import InstanceType
 from spotelastic.aws.compute.network_interfaces import Interface, choose_interfaces
 from spotelastic.aws.network import cloudformation, existing_vpc, shared_network, zones
 from spotelastic.aws.network.shared_network import SharedNetwork
-from spotelastic.aws.planning import encryption_key
+from spotelastic.aws.planning import encryption_key, given_parts, session_preferences
 from spotelastic.clock import wall
 from spotelastic.errors import UsageError
 from spotelastic.model.job import JobSpec
@@ -31,6 +33,8 @@ from spotelastic.notifications.urls import topics
 PLACED_AND_SPREAD = (
     "--placement cluster puts all nodes into one zone, --zones spread into all: remove one of them"
 )
+LONGEST_USER_DATA = 4096
+"""Characters, in base64, that fit into a stack's parameter."""
 AWAKE, ASLEEP = "1", "0"
 """Values of the stack's parameter `ControlNodes`."""
 _NETWORK = {
@@ -129,6 +133,8 @@ def plan_of(
     instance_types.check_fit(kinds)
     kind = instance_types.check_alike(kinds)
     job = request.job
+    if known is None:
+        instance_types.control(aws, job.control_type)
     instance_types.check_spot(kinds, job.capacity, job.settings.max_nodes)
     interfaces = choose_interfaces([each.network for each in kinds])
     offered = _offers(aws, request)
@@ -144,8 +150,9 @@ def plan_of(
             f"cluster ({', '.join(its_zones)}) offers them; take the cluster down first"
         )
     # Running nodes keep their image: another Python or torch in the same job is refused.
-    image = worker_groups.image(aws, Names(request.name)) if known is not None else ""
-    image = image or find_workers_image(aws, kind.gpus)
+    its = worker_groups.image(aws, Names(request.name)) if known is not None else ""
+    image = its or find_workers_image(aws, kind.gpus, job.demands.worker_image)
+    _check_image(request, image)
     disk = _disk(aws, request, image, known)
     usual = account.default_bucket(aws)
     bucket = _bucket(request, known) or usual
@@ -164,11 +171,14 @@ def plan_of(
         "ControlNodes": _control_nodes(request, known),
         "PlacedIn": placed,
         "PrivateWorkers": "yes" if private else "no",
-        "ControlImage": first_image(aws, AMAZON_LINUX),
-        "ControlType": names.CONTROL_TYPE,
-        "BootScript": boot_script(),
+        **_control_image(aws, spec.demands.control_image),
+        "ControlType": spec.control_type,
+        **given_parts.profile_parameters(aws, spec),
+        "BootScript": _user_data(aws, spec, network),
         "Boundary": spec.demands.boundary,
         "Key": spec.demands.key,
+        "DataKeys": ",".join(spec.demands.data_keys) or zones.NONE,
+        **session_preferences.parameters(aws, cloudformation.parameters(known or {})),
     }
     return LaunchPlan(
         bucket, bucket != usual, spec, parameters, image, worker_zones, interfaces, disk
@@ -186,14 +196,14 @@ def _spec(
 ) -> JobSpec:
     """Return the job with what the account adds to it."""
     job, its = request.job, Names(request.name)
-    etcd = tuple(f"{host}:{CLIENT_PORT}" for host in network["MemberAddresses"].split(","))
+    etcd = tuple(f"{host}:{CLIENT_PORT}" for host in zones.given(network["MemberAddresses"]))
     return replace(
         job,
         run=run,
         settings=replace(job.settings, workers=job.settings.workers or kind.workers),
         storage=f"s3://{bucket}/{run}/checkpoints",
         etcd=etcd,
-        etcd_members=MEMBERS,
+        etcd_members=MEMBERS[: len(etcd)],
         etcd_version=request.etcd.version if request.etcd else "",
         log_group=its.log_group,
         queue=its.queue,
@@ -243,6 +253,52 @@ def _disk(aws: Aws, request: ClusterSpec, image: str, known: Mapping[str, Any] |
     return its
 
 
+def _check_image(request: ClusterSpec, its: str) -> None:
+    """Raise `UsageError` where a cluster with the image `its` is to have another one. What a
+    parameter names now is for new clusters.
+    """
+    given = request.job.demands.worker_image
+    if given.startswith("ami-") and given != its:
+        raise UsageError(
+            f"--worker-image {given}: nodes of {request.name} have {its}, and all of a job need "
+            "the same Python and torch: take it down first, or choose another --name"
+        )
+
+
+def _control_image(aws: Aws, given: str) -> dict[str, str]:
+    """Return the image of control nodes as the stack's parameters."""
+    usual = RootDisk().device
+    image, root = (
+        given_image(aws, "control-image", given)
+        if given
+        else (first_image(aws, AMAZON_LINUX), usual)
+    )
+    return {"ControlImage": image, "ControlRoot": root}
+
+
+def _user_data(aws: Aws, spec: JobSpec, network: Mapping[str, str]) -> str:
+    """Return what nodes boot with. Raises `UsageError` if that becomes too long for AWS."""
+    demands = spec.demands
+    if not demands.proxy and not demands.index_url:
+        return boot_script()
+    its = existing_vpc.look(aws, spec.vpc, spec.subnets) if spec.vpc else None
+    subnets = () if its is None else its.subnets
+    gateways = (subnet.endpoints for subnet in subnets)
+    found = boot_variables.variables(
+        demands,
+        zones.given(network["MemberAddresses"]),
+        [subnet.block for subnet in subnets],
+        (its.endpoints if its else frozenset()) | frozenset.union(frozenset(), *gateways),
+        aws.region,
+        partition_of(aws.region).domain,
+    )
+    made = boot_script(boot_variables.exported(found))
+    if len(made) > LONGEST_USER_DATA:
+        over = (len(made) - LONGEST_USER_DATA) * 3 // 4
+        raise UsageError(f"--no-proxy: it is {over} characters too long for nodes' user data")
+    return made
+
+
 def _key(aws: Aws, request: ClusterSpec, known: Mapping[str, Any] | None) -> str:
     """Return the ARN of the user's key, "" for none; that of an existing cluster stays."""
     wanted = encryption_key.find_key(aws, request.key) if request.key else ""
@@ -285,31 +341,32 @@ def _network(
     """Return the parameters of the network; those of an existing cluster stay."""
     if known is not None and not _starts_anew(known):
         return _kept_network(request, known)
-    types, control = request.job.instance_types, names.CONTROL_TYPE
-    if request.job.vpc:
-        its = existing_vpc.look(aws, request.job.vpc, request.job.subnets)
-        offered = existing_vpc.within(its, offered, types, control)
-        chosen = zones.choose(offered, types, control, aws.region)
+    job, controls = request.job, len(members_of(request.job))
+    wanted = job.instance_types, job.control_type, aws.region, controls
+    if job.vpc:
+        its = existing_vpc.look(aws, job.vpc, job.subnets)
+        offered = existing_vpc.within(its, offered, job.instance_types, job.control_type, controls)
+        chosen = zones.choose(offered, *wanted)
         subnets = its.of(chosen)
-        members = existing_vpc.member_addresses(aws, subnets[: len(MEMBERS)], request.name)
+        members = existing_vpc.member_addresses(aws, subnets[:controls], request.name)
         return _NETWORK | {
-            "GivenVpc": request.job.vpc,
+            "GivenVpc": job.vpc,
             "GivenSubnets": zones.padded([subnet.id for subnet in subnets]),
             "SubnetCidrs": zones.padded(()),
             "PrivateCidrs": zones.padded(()),
             "Zones": zones.padded(chosen),
-            "MemberAddresses": ",".join(members),
+            "MemberAddresses": zones.padded(members, len(MEMBERS)),
         }
-    chosen = zones.choose(offered, types, control, aws.region)
+    chosen = zones.choose(offered, *wanted)
     if private:
         return _own_network(aws, request, chosen)
     found = shared or shared_network.look(aws)
     if found is not None and (shared is not None or set(chosen) <= set(found.zones)):
         inside = {zone: offered[zone] for zone in found.zones if zone in offered}
-        chosen = zones.choose(inside, types, control, aws.region)
+        chosen = zones.choose(inside, *wanted)
     else:
         found = shared_network.planned(aws, request.network, chosen)
-    return shared_network.parameters(aws, found, chosen, request.name)
+    return shared_network.parameters(aws, found, chosen, request.name, controls)
 
 
 def _kept_network(request: ClusterSpec, known: Mapping[str, Any]) -> dict[str, str]:
@@ -339,14 +396,15 @@ def _own_network(aws: Aws, request: ClusterSpec, chosen: Sequence[str]) -> dict[
     """
     # All nodes may be in one zone. Each has one address, however many network cards it has.
     size = names.block_size(request.job.settings.max_nodes)
-    free = names.addresses(request.network, shared_network.networks(aws), len(chosen), size)
+    taken, controls = shared_network.networks(aws), len(members_of(request.job))
+    free = names.addresses(request.network, taken, len(chosen), size, controls)
     return _NETWORK | {
         "GivenSubnets": zones.padded(()),
         "SubnetCidrs": zones.padded(free.subnets),
         "PrivateCidrs": zones.padded(free.private),
         "Zones": zones.padded(chosen),
         "Cidr": free.block,
-        "MemberAddresses": ",".join(free.members),
+        "MemberAddresses": zones.padded(free.members, len(MEMBERS)),
     }
 
 
@@ -423,5 +481,5 @@ def _prefixes(folder: str) -> tuple[str, ...]:
 
 
 def _offers(aws: Aws, request: ClusterSpec) -> zones.Offers:
-    wanted = {*request.job.instance_types, names.CONTROL_TYPE}
+    wanted = {*request.job.instance_types, request.job.control_type}
     return offers.zones(aws, wanted)

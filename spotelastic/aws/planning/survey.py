@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from spotelastic.aws.base import partitions
 from spotelastic.aws.base.clients import DENIED, Aws, Rejected
-from spotelastic.aws.base.names import CONTROL_TYPE, MEMBERS, SHARED_NETWORK
+from spotelastic.aws.base.names import SHARED_NETWORK, members_of
 from spotelastic.aws.compute import instance_types, offers, quotas
 from spotelastic.aws.compute.estimate import Estimate, Line, estimate
 from spotelastic.aws.compute.images import find_root_disk, find_workers_image
@@ -24,8 +24,10 @@ from spotelastic.aws.network.shared_network import SharedNetwork
 from spotelastic.aws.planning import (
     disk_key,
     encryption_key,
+    given_parts,
     network_quotas,
     public_access,
+    session_preferences,
     type_selection,
     zone_traffic,
 )
@@ -38,6 +40,13 @@ from spotelastic.model.job import JobSpec
 ANY_TYPE = Requirement()
 SHARED_NETWORK_MADE = f"the network that all clusters share ({SHARED_NETWORK}; free, and stays)"
 """What a plan calls the network where it is not there yet."""
+
+ALONE = (
+    "one control node: while it is away training goes on, but no node can join or be replaced "
+    "until its group has started another one and etcd is back, from its disk or else from the "
+    "newest snapshot in the bucket: some minutes, or as long as its zone is away"
+)
+"""The promise of `--control 1`, which a plan states."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +97,14 @@ def survey(
     kinds, options, (fatal, short) = _types(aws, job, requirement, known)
     _check_container(job, kinds)
     network = existing_vpc.look(aws, job.vpc, job.subnets) if job.vpc else None
-    its_zones, for_workers = _zones(aws, names_of(kinds), network)
+    its_zones, for_workers = _zones(aws, job, names_of(kinds), network)
     packed = job.capacity.zones == "pack"
     ranking = _ranking(aws, job, for_workers, names_of(kinds)) if packed else ()
     interfaces = len(choose_interfaces([kind.network for kind in kinds]))
     listed = PriceList(aws)
     first = (ranking[0].name,) if ranking else for_workers
     price = _price(aws, kinds[0].name, first, listed)
-    addresses = _addresses(_nodes(job), interfaces, network, its_zones)
+    addresses = _addresses(job, interfaces, network, its_zones)
     nat_gateways = existing_vpc.gateways(interfaces, job.vpc)
     private, shared = interfaces > 1 and network is None, None
     blocked = public_access.mode(aws) if known is None else public_access.OFF
@@ -104,9 +113,9 @@ def survey(
         shared = None if private else shared_network.look(aws)
         fatal += network_quotas.shortages(aws, int(shared is None), nat_gateways)
     _refuse(fatal)
-    of_disks = AccountKey() if key or known is not None else disk_key.look(aws)
-    image = find_workers_image(aws, kinds[0].gpus)
-    size = find_root_disk(aws, image, disk).gib if known is None else known.disk_gib
+    told, unfit = given_parts.look(aws, job, network, bucket, key) if known is None else ((), ())
+    keyed, locked = _of_keys(aws, job, known, key, bucket)
+    size = _disk_size(aws, job, kinds[0].gpus, disk) if known is None else known.disk_gib
     return Survey(
         types=kinds,
         zones=for_workers,
@@ -114,40 +123,69 @@ def survey(
         estimate=_estimate(job, kinds[0].name, price, listed, nat_gateways, addresses, size),
         resources=(
             *cloudformation.summary(
-                len(its_zones), private=private, placed=placed, moving=job.regions is not None
+                len(its_zones), _conditions(aws, job, placed=placed), private=private
             ),
             *(() if private or network or shared else (SHARED_NETWORK_MADE,)),
         ),
         warnings=(
             *short,
+            *((ALONE,) if len(members_of(job)) == 1 else ()),
+            *told,
             *_of_network(job, network, its_zones, known),
             *_of_shared_network(job, shared, its_zones),
             *public_access.warnings(blocked, public=addresses[1] > 0),
-            *disk_key.warnings(key),
-            *filter(None, (of_disks.warning,)),
-            *(() if packed else zone_traffic.warnings(kinds, _nodes(job)[1], len(for_workers))),
+            *keyed,
+            *(() if packed else _of_traffic(job, kinds, len(for_workers))),
             *partitions.about_prices(aws.region),
         ),
-        obstacles=_obstacles(aws, network, its_zones, interfaces, of_disks, bucket, key),
+        obstacles=(*_of_way_out(job, network, its_zones, interfaces), *locked, *unfit),
         options=options,
         ranking=ranking,
         prices_of=listed.date,
     )
 
 
-def _obstacles(
-    aws: Aws,
-    network: Network | None,
-    its_zones: tuple[str, ...],
-    interfaces: int,
-    of_disks: AccountKey,
-    bucket: str,
-    key: str,
-) -> tuple[str, ...]:
-    """Return what would keep nodes from working at all."""
-    found = () if network is None else existing_vpc.obstacles(network, its_zones, interfaces)
+def _of_keys(
+    aws: Aws, job: JobSpec, known: JobSpec | None, key: str, bucket: str
+) -> tuple[list[str], list[str]]:
+    """Return what is to be known of keys that encrypt, and why nodes could not work with them."""
+    of_disks = AccountKey() if key or known is not None else disk_key.look(aws)
+    told = [
+        *disk_key.warnings(key),
+        *encryption_key.data_warnings(aws, job, key),
+        of_disks.warning,
+    ]
     in_bucket = encryption_key.bucket_obstacle(aws, bucket, key) if bucket else ""
-    return tuple(filter(None, (*found, of_disks.obstacle, in_bucket)))
+    return [*filter(None, told)], [*filter(None, (of_disks.obstacle, in_bucket))]
+
+
+def _disk_size(aws: Aws, job: JobSpec, gpus: int, wanted: int | None) -> int:
+    image = find_workers_image(aws, gpus, job.demands.worker_image)
+    return find_root_disk(aws, image, wanted).gib
+
+
+def _of_way_out(
+    job: JobSpec, network: Network | None, its_zones: tuple[str, ...], interfaces: int
+) -> Iterator[str]:
+    """Yield what would keep nodes from reaching what they need."""
+    if network is not None:
+        yield from existing_vpc.obstacles(network, its_zones, interfaces, job.demands)
+
+
+def _conditions(aws: Aws, job: JobSpec, *, placed: bool) -> dict[str, bool]:
+    """Return the conditions of the stack's template, but for those of a network."""
+    demands = job.demands
+    return {
+        "DataKeyed": bool(demands.data_keys) and not demands.worker_profile,
+        "MakesControl": not demands.control_profile,
+        "MakesGroup": not demands.security_group,
+        "MakesWorkers": not demands.worker_profile,
+        "Moving": job.regions is not None and not demands.control_profile,
+        "Placed": placed,
+        "Recorded": any(session_preferences.parameters(aws, {}).values())
+        and not (demands.worker_profile and demands.control_profile),
+        "Three": len(members_of(job)) > 1,
+    }
 
 
 def _refuse(shortages: Sequence[str]) -> None:
@@ -224,7 +262,7 @@ def names_of(kinds: tuple[InstanceType, ...]) -> tuple[str, ...]:
 def _check_container(job: JobSpec, kinds: tuple[InstanceType, ...]) -> None:
     """Refuse a container on types without docker: every node would fail, and be paid for."""
     for kind in kinds:
-        if job.container and not kind.gpus:
+        if job.container and not kind.gpus and not job.demands.worker_image:
             raise UsageError(
                 f"--image {job.container}: nodes of {kind.name} have no docker: use types with "
                 "GPUs, whose machine image has it, or remove --image"
@@ -249,29 +287,30 @@ def _shortages(
         told.append(spot.text)
     if on_demand.had < on_demand.wanted and not refusal:
         told.append(f"--on-demand: {on_demand.text}")
-    if known is None and (short := _controls(aws, allowed)):
+    if known is None and (short := _controls(aws, allowed, job)):
         fatal.append(f"too few control nodes: {short}")
     return fatal, told
 
 
-def _controls(aws: Aws, allowed: Quotas) -> str:
+def _controls(aws: Aws, allowed: Quotas, job: JobSpec) -> str:
     """Return why the quota allows too few control nodes; "" if it allows enough."""
-    (control,) = instance_types.describe(aws, [CONTROL_TYPE])
+    control, wanted = instance_types.control(aws, job.control_type), len(members_of(job))
     left = allowed.allowance(control.name, spot=False)
-    if left is None or left.instances(control) >= len(MEMBERS):
+    if left is None or left.instances(control) >= wanted:
         return ""
-    return left.describe(control, len(MEMBERS))
+    return left.describe(control, wanted, quotas.instead(left, control))
 
 
 def _zones(
-    aws: Aws, names: tuple[str, ...], network: Network | None
+    aws: Aws, job: JobSpec, names: tuple[str, ...], network: Network | None
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return all zones of the cluster, and those for workers."""
-    offered: zones.Offers = offers.zones(aws, (*names, CONTROL_TYPE))
+    control, controls = job.control_type, len(members_of(job))
+    offered: zones.Offers = offers.zones(aws, (*names, control))
     within = offered
     if network is not None:
-        within = existing_vpc.within(network, offered, names, CONTROL_TYPE)
-    chosen = zones.choose(within, names, CONTROL_TYPE, aws.region)
+        within = existing_vpc.within(network, offered, names, control, controls)
+    chosen = zones.choose(within, names, control, aws.region, controls)
     return chosen, zones.with_workers(offered, chosen, names)
 
 
@@ -285,8 +324,17 @@ def _of_network(
     if network is not None:
         yield from existing_vpc.warnings(network, its_zones)
         if known is None:
-            packed, nodes = job.capacity.zones == "pack", job.settings.max_nodes
-            yield from existing_vpc.shortages(network.of(its_zones), nodes, packed=packed)
+            yield from existing_vpc.shortages(
+                network.of(its_zones),
+                job.settings.max_nodes,
+                packed=job.capacity.zones == "pack",
+                controls=len(members_of(job)),
+            )
+
+
+def _of_traffic(job: JobSpec, kinds: Sequence[InstanceType], zones: int) -> Iterator[str]:
+    efa = any(kind.network.efa_interfaces for kind in kinds)
+    return zone_traffic.warnings(_nodes(job)[1], zones, efa=efa)
 
 
 def _of_shared_network(
@@ -317,9 +365,9 @@ def _estimate(
         nodes=_nodes(job),
         worker=worker,
         worker_usd=price,
-        control=CONTROL_TYPE,
-        control_usd=listed.on_demand(CONTROL_TYPE),
-        controls=len(MEMBERS),
+        control=job.control_type,
+        control_usd=listed.on_demand(job.control_type),
+        controls=len(members_of(job)),
         nat_gateways=nat_gateways,
         addresses=addresses,
         disk_gib=disk_gib,
@@ -338,18 +386,18 @@ def _with_base(usual: Estimate, base: int, usd: float) -> Estimate:
 
 
 def _addresses(
-    nodes: tuple[int, int], interfaces: int, network: Network | None, chosen: tuple[str, ...]
+    job: JobSpec, interfaces: int, network: Network | None, chosen: tuple[str, ...]
 ) -> tuple[int, int]:
     """Return the numbers of public addresses at --min and --max.
 
     AWS gives none to instances with several network cards, which use a NAT gateway.
     """
-    low, high = nodes
+    (low, high), controls = _nodes(job), len(members_of(job))
     if network is None:
-        fixed, each = len(MEMBERS) + int(interfaces > 1), int(interfaces <= 1)
+        fixed, each = controls + int(interfaces > 1), int(interfaces <= 1)
     else:
         subnets = network.of(chosen)
-        fixed = sum(subnet.public for subnet in subnets[: len(MEMBERS)])
+        fixed = sum(subnet.public for subnet in subnets[:controls])
         each = int(interfaces <= 1 and any(subnet.public for subnet in subnets))
     return fixed + low * each, fixed + high * each
 

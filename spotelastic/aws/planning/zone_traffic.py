@@ -1,8 +1,7 @@
 """Estimates what gradients cost that nodes in several zones exchange (pure)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from spotelastic.aws.compute.instance_types import InstanceType
 from spotelastic.cloud.model import TRAFFIC_USD
 from spotelastic.model.counting import usd
 
@@ -22,8 +21,10 @@ def usd_per_step(gradients: float, nodes: int, zones: int) -> float:
     return crossings * 2.0 * gradients * (nodes - 1) / nodes * TRAFFIC_USD
 
 
-def warnings(kinds: Sequence[InstanceType], nodes: int, zones: int) -> Iterator[str]:
-    """Yield what is to be known of a job that is spread over zones, with so many nodes."""
+def warnings(nodes: int, zones: int, *, efa: bool) -> Iterator[str]:
+    """Yield what is to be known of a job that is spread over zones, with so many nodes; `efa`:
+    whether these have EFA.
+    """
     crossed = min(zones, nodes)
     if crossed < 2:
         return
@@ -31,7 +32,8 @@ def warnings(kinds: Sequence[InstanceType], nodes: int, zones: int) -> Iterator[
     yield (
         f"--zones spread: gradients go through {crossed} zones, which AWS bills: {usd(step)} a "
         f"step for each GB of them (a model of 0.5 billion parameters in 16 bits), "
-        f"{usd(step * HOUR)} an hour at a step a second. No limit of the cost sees it"
+        f"{usd(step * HOUR)} an hour at a step a second. What is sent is measured, and counts for "
+        "--max-cost"
     )
-    if any(kind.network.efa_interfaces for kind in kinds):
+    if efa:
         yield "--zones spread: EFA does not reach other zones, so that NCCL uses sockets"

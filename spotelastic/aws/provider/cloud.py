@@ -3,7 +3,7 @@
 from functools import partial
 
 from spotelastic.aws.base.clients import Aws
-from spotelastic.aws.base.names import CONTROL_TYPE, Names
+from spotelastic.aws.base.names import Names
 from spotelastic.aws.compute.prices import AwsPrices, PriceList
 from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.aws.provider import queues
@@ -20,9 +20,9 @@ def connect(aws: Aws, spec: JobSpec, bucket: str, calls: CallCount | None = None
     """
     calls = calls or CallCount(aws)
     listed = PriceList(aws)
-    listed.prepare((*spec.instance_types, CONTROL_TYPE))
+    listed.prepare((*spec.instance_types, spec.control_type))
     return Cloud(
-        provider=AwsCapacity(aws, spec.cluster, bucket, spec.service_role),
+        provider=AwsCapacity(aws, spec.cluster, bucket, spec.service_role, spec.control_type),
         events=queues.events(aws, spec.queue),
         commands=queues.commands(aws, Names(spec.cluster).commands),
         prices=AwsPrices(aws, listed, disk_gib=spec.disk_gib, disk_mib_s=spec.disk_mib_s),

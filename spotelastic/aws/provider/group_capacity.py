@@ -24,13 +24,20 @@ class AwsCapacity:
     """The groups and instances of one cluster."""
 
     def __init__(
-        self, aws: Aws, cluster: str, bucket: str, service_role: str = "", clock: Clock = steady
+        self,
+        aws: Aws,
+        cluster: str,
+        bucket: str,
+        service_role: str = "",
+        control_type: str = CONTROL_TYPE,
+        clock: Clock = steady,
     ) -> None:
         """`bucket` and `service_role` are needed to delete the cluster's stack."""
         self._aws = aws
         self._cluster = cluster
         self._bucket = bucket
         self._service_role = service_role
+        self._control_type = control_type
         self._zones = Zones(aws, clock)
         self._clock = clock
         self._ends_since: float | None = None
@@ -124,7 +131,7 @@ class AwsCapacity:
         return LaunchQuotas(
             spot=quotas.named(types, region, spot=True),
             on_demand=quotas.named(types, region, spot=False),
-            control=quotas.named((CONTROL_TYPE,), region, spot=False),
+            control=quotas.named((self._control_type,), region, spot=False),
             others={
                 word: f"of {what} ({code}; more at {quotas.link(region, code, service)})"
                 for word, (what, service, code) in LIMITS.items()

@@ -295,14 +295,15 @@ def _entries_table(entries: "list[StepEntry]") -> "RenderableType":
 
     from spotelastic.cli.render.tables import table_of
     from spotelastic.web.view import rows
+    from spotelastic.web.view.columns import CHECKPOINTS
 
     found = rows.checkpoints(entries, wall())
     if not found:
         return Text("no checkpoints")
-    names = ("step", "fencing epoch", "state", "saved", "size", "ranks", "verified", "")
-    table = table_of(*names, right=("step", "size"))
+    names = [column.name.lower() for column in CHECKPOINTS]
+    table = table_of(*names, "", right=("step", "fencing epoch", "size", "ranks"))
     for row in found:
-        cells = (row.step, row.epoch, row.state, row.age, row.size, row.ranks, row.verified)
+        cells = (getattr(row, column.key) for column in CHECKPOINTS)
         table.add_row(*cells, ", ".join(row.marks))
     return table
 

@@ -102,11 +102,11 @@ def scale(
     name: Name = None,
     minimum: Annotated[
         int | None,
-        typer.Option("--min", help="Fewest nodes to train with.", show_default="unchanged"),
+        typer.Option("--min", help="Minimum number of nodes.", show_default="unchanged"),
     ] = None,
     maximum: Annotated[
         int | None,
-        typer.Option("--max", help="Most nodes to train with.", show_default="unchanged"),
+        typer.Option("--max", help="Maximum number of nodes.", show_default="unchanged"),
     ] = None,
     where: Where = None,
     region: Region = None,

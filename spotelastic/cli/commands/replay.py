@@ -25,14 +25,16 @@ TraceFile = Annotated[
     Path,
     typer.Argument(
         metavar="TRACE",
-        help="Lines of milliseconds,add|remove,node, or JSON with a node count per interval.",
+        help="Lines of milliseconds,add|remove,node; JSON with a node count per interval; or a "
+        "folder with the rounds of a prober.",
     ),
 ]
-Minimum = Annotated[int, typer.Option("--min", min=1, help="Fewest nodes to train with.")]
+Zone = Annotated[str, typer.Option(help="The zone that is played, of a folder of rounds.")]
+Minimum = Annotated[int, typer.Option("--min", min=1, help="Minimum number of nodes.")]
 Maximum = Annotated[
     int | None,
     typer.Option(
-        "--max", min=1, help="Most nodes to train with.", show_default="the trace's maximum"
+        "--max", min=1, help="Maximum number of nodes.", show_default="the trace's maximum"
     ),
 ]
 StepTime = Annotated[float, typer.Option(help="Seconds per step.")]
@@ -96,6 +98,10 @@ spotelastic replay counts.json --min 2 --max 8 --notice 0 --json
 """
 SPOT_SHARE = 0.3
 """Spot price as a share of the on-demand price if none is given: about what spot users report."""
+PROBED = (
+    "The trace says where launches would have succeeded, not how long nodes stayed: played as if "
+    "nodes were taken whenever a launch would have failed."
+)
 MORE_THAN_ALLOWED = (
     "Goodput over 100%: nodes also train between their notice and their leaving, which the trace's "
     "own time does not contain."
@@ -122,6 +128,7 @@ def replay(
     spot_patience: SpotPatience = 600.0,
     max_cost: MaxCost = None,
     deadline: Deadline = None,
+    zone: Zone = "",
     json: AsJson = False,
 ) -> None:
     """Simulate a job on a recorded spot trace, in virtual time.
@@ -133,7 +140,7 @@ def replay(
     from spotelastic.replay.trace import read
 
     _check_times(step_time, {"--notice": notice, "--boot": boot, "--start-time": start_time})
-    trace = read(file)
+    trace = read(file, zone)
     asked = _asked(trace, minimum, maximum)
     bought = capacity(on_demand, spot_patience, asked, max_cost=max_cost)
     saves = _schedule(snapshot_every, checkpoint_every)
@@ -205,6 +212,8 @@ def _notes(trace: "Trace", scenario: "Scenario", asked: int) -> Iterator[str]:
     if most < asked:
         at_most = _at_most(trace, scenario.capacity)
         yield f"--max {asked}: {at_most}: played with --max {most}"
+    if trace.probes:
+        yield PROBED
     if scenario.min_nodes > trace.most_nodes:
         yield (
             f"--min {scenario.min_nodes}: the trace alone never has so many nodes, so there is no "

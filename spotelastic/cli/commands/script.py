@@ -54,8 +54,8 @@ def init(
             show_default="train.py, or the only one here that trains",
         ),
     ] = None,
-    minimum: Annotated[int, typer.Option("--min", metavar="N", min=1, help="Fewest nodes.")] = 2,
-    maximum: Annotated[int, typer.Option("--max", metavar="N", min=1, help="Most nodes.")] = 8,
+    minimum: Annotated[int, typer.Option("--min", metavar="N", min=1, help="Minimum nodes.")] = 2,
+    maximum: Annotated[int, typer.Option("--max", metavar="N", min=1, help="Maximum nodes.")] = 8,
     types: options.InstanceTypes = None,
     example: Annotated[
         bool,

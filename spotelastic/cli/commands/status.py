@@ -2,6 +2,7 @@
 `dashboard`.
 """
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 LS_EXAMPLES = """[bold]Examples[/]
 
 spotelastic ls
+
+spotelastic ls --all
 
 spotelastic ls --json | jq -r '.[] | select(.state == "running").name'
 """
@@ -68,12 +71,25 @@ spotelastic dashboard --kube --namespace ml
 """
 
 
-def ls(where: Where = None, region: Region = None, json: AsJson = False) -> None:
-    """List the clusters and the state of their jobs."""
+def ls(
+    every: Annotated[
+        bool, typer.Option("--all", help="Also those that have ended in the last 14 days.")
+    ] = False,
+    where: Where = None,
+    region: Region = None,
+    json: AsJson = False,
+) -> None:
+    """List the clusters: the state of their jobs, age and cost."""
     from spotelastic.cli.render import tables
-    from spotelastic.client.targets.find import find
+    from spotelastic.client.published import GONE_FOR
+    from spotelastic.client.targets.find import find, looked_at
 
-    tables.show(find(where, region, note).listing(), tables.listing_table, as_json=json)
+    if every:
+        at = looked_at(where, region, note)
+        found = (*at.listing(), *at.ended(wall() - GONE_FOR))
+    else:
+        found = find(where, region, note).listing()
+    tables.show(found, tables.listing_table, as_json=json)
 
 
 def status(
@@ -141,13 +157,20 @@ def logs(
 
 
 def events(
-    name: Name = None, where: Where = None, region: Region = None, json: AsJson = False
+    name: Name = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Each event, also what is routine. --json always does.")
+    ] = False,
+    where: Where = None,
+    region: Region = None,
+    json: AsJson = False,
 ) -> None:
     """List the events of a job: notices, losses, rounds, replacements."""
     from spotelastic.cli.render import tables
 
     cluster = found_cluster(name, where, region, gone=True)
-    tables.show(cluster.events(), tables.events_table, as_json=json)
+    table = partial(tables.events_table, every=every)
+    tables.show(cluster.events(), table, as_json=json)
 
 
 def report(
@@ -219,19 +242,19 @@ def dashboard(
     where: Where = None,
     region: Region = None,
 ) -> None:
-    """Show clusters in a browser on this machine, until Ctrl-C.
+    """Show clusters in a browser on this machine, until Ctrl-C, also those that
+    have ended in the last 14 days.
 
-    For each: loss curve with every interruption, nodes over time, checkpoints,
-    costs, logs and events. Buttons do what `interrupt`, `scale`, `stop`,
+    For each: loss curve with every interruption, speed, nodes and cost over
+    time, checkpoints, logs and events. Buttons do what `interrupt`, `scale`, `stop`,
     `restart` and `down` do. The address has a token: whoever has it can do all
     of that.
     """
-    from spotelastic.client.targets.find import find, left_target, located
+    from spotelastic.client.targets.find import located, looked_at
     from spotelastic.web.server import serving
     from spotelastic.web.server.source import TargetSource
 
-    left = left_target(name, where) if name is not None else None
-    target = left if where and left is not None else find(where, region, note)
+    target = looked_at(where, region, note)
     if name is not None:
         located(target, name, note, gone=True)
     first = f"&cluster={name}" if name is not None else ""

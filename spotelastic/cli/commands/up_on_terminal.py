@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from spotelastic import wrapping
+from spotelastic.aws.base import slow_calls
 from spotelastic.cli.commands.detach import LeftRunning
 from spotelastic.cli.render import plan_view as render_plan
 from spotelastic.cli.render import tables
@@ -23,6 +24,7 @@ from spotelastic.cli.render.progress_view import ProgressView, show, view
 from spotelastic.client import failure_log, kept_files, storage
 from spotelastic.client.bringing_up import bring_up, list_prices, preflight, region_choice
 from spotelastic.client.bringing_up.bring_up import PreparedUp
+from spotelastic.client.bringing_up.script_check import findings
 from spotelastic.client.cluster import Cluster
 from spotelastic.client.config.job_config import JobConfig
 from spotelastic.client.config.validated_job import ValidatedJob, check
@@ -71,13 +73,15 @@ def carry_through(job: ValidatedJob, undo: ExitStack, signals: Signals) -> int:
     config = job.config
     with view() as shown:
         say = _to_stderr if config.json else shown.say
-        target, compared = region_choice.enter(job, say)
-        last = _to_stderr if config.json else wrapping.say
-        undo.callback(undoing(signals, lambda: target.leave(last)))
+        with slow_calls.told(say):
+            target, compared = region_choice.enter(job, say)
+            last = _to_stderr if config.json else wrapping.say
+            undo.callback(undoing(signals, lambda: target.leave(last)))
+            known = bring_up.look(target, job, asking(yes=config.yes or config.plan))
         stays = LeftRunning(job.name, target, job.spec.linger, undo, signals, shown.say)
-        known = bring_up.look(target, job, asking(yes=config.yes or config.plan))
         with stays.changed() if known is not None and not config.plan else nullcontext():
-            prepared = bring_up.prepare(target, job, known, compared)
+            with slow_calls.told(say):
+                prepared = bring_up.prepare(target, job, known, compared)
             _say_headline(prepared, say)
             if config.plan:
                 _show_plan(prepared, say)
@@ -108,7 +112,8 @@ def carry_through(job: ValidatedJob, undo: ExitStack, signals: Signals) -> int:
 
 def _say_headline(prepared: PreparedUp, say: Say) -> None:
     headline = render_plan.headline(prepared.job, prepared.found, prepared.target.price_label)
-    for line in (*headline, *preflight.versions(prepared.known)):
+    hints = (f"warning: {each}" for each in findings(prepared.job))
+    for line in (*headline, *preflight.versions(prepared.known), *hints):
         say(line)
 
 

@@ -64,12 +64,16 @@ class PagedCommand(TyperCommand):
         from rich.panel import Panel
         from rich.text import Text
 
-        left = [each for each in self.params if each.hidden]
-        of = {
-            panel: ", ".join(each.opts[0] for each in left if each.rich_help_panel == panel)
-            for panel in PANELS
-        }
-        lines = [f"{subject:<11}  {panel}: {of[panel]}" for subject, panel in SUBJECTS.items()]
+        console, lines = Console(), []
+        for subject, panel in SUBJECTS.items():
+            line = f"{subject:<11}  {panel}: "
+            names = [e.opts[0] for e in self.params if e.hidden and e.rich_help_panel == panel]
+            for at, name in enumerate(names):
+                more = "" if at == len(names) - 1 else ", "
+                if len(line + name + more) > console.width - 5:  # the frame, and a sign for more
+                    line += "…"
+                    break
+                line += name + more
+            lines.append(line)
         text = Text("\n".join([*lines, f"{ALL:<11}  Every option"]))
-        text.no_wrap, text.overflow = True, "ellipsis"
-        Console().print(Panel(text, title=title, title_align="left", border_style="dim"))
+        console.print(Panel(text, title=title, title_align="left", border_style="dim"))

@@ -12,7 +12,8 @@ from rich.text import Text
 
 from spotelastic.cli.render import tables
 from spotelastic.cli.render.sparkline import sparkline
-from spotelastic.model.counting import counted, dollars, loss
+from spotelastic.model.counting import counted, dollars
+from spotelastic.model.estimate import progress_of
 from spotelastic.model.job import ENDED
 from spotelastic.model.progress import Cost, Event, NodeStatus, Status
 from spotelastic.web.view import rows, words
@@ -74,21 +75,31 @@ def _nodes(workers: Sequence[NodeStatus], room: int, now: float) -> list[Rendera
 
 def _job_lines(shown: JobPicture, now: float, width: int) -> Iterable[Text]:
     status = shown.status
-    yield tables.headline(status).split()[0]  # a failure's reason ends with its traceback
+    yield tables.headline(status).split()[0]  # a failure's reason begins with its error
     if not status.round:
         yield Text(tables.status_line(status))
     else:
         yield Text(_progress(status))
+        if told := _estimated(shown, now):
+            yield Text(told)
         yield from _loss_line(shown, width)
         yield Text(_checkpoint(shown, now))
     if shown.cost is not None and shown.cost.total_usd > 0:
         yield Text(_money(shown.cost))
 
 
+def _estimated(shown: JobPicture, now: float) -> str:
+    cost = shown.cost
+    spent = None if cost is None else (cost.total_usd, cost.total_usd_per_hour)
+    return progress_of(shown.status, now, spent).line
+
+
 def _progress(status: Status) -> str:
-    parts = [f"step {status.step}"]
+    parts = [tables.steps(status)]
     if status.step_time:
         parts.append(_rate(status.step_time))
+    if status.samples_per_second:
+        parts.append(f"{status.samples_per_second:.4g} samples/s")
     parts.append(f"round {status.round}")
     if status.state not in ENDED:
         training = sum(node.state == "training" for node in status.nodes)
@@ -102,9 +113,9 @@ def _rate(step_time: float) -> str:
 
 
 def _loss_line(shown: JobPicture, width: int) -> Iterable[Text]:
-    if shown.status.loss is None:
+    if not (told := tables.told_loss(shown.status)):
         return
-    text = f"loss {loss(shown.status.loss)}"
+    text = f"loss {told}"
     bars = sparkline(shown.losses, min(SPARK, width - len(text) - 3))
     yield Text.assemble(text, *([("   " + bars, "cyan")] if bars else []))
 

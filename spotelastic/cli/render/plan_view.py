@@ -209,5 +209,7 @@ def without_account(plan: Planned) -> Iterator[str]:
         "storage come on top.",
     )
     yield ""
+    yield from (f"warning: {each}" for each in plan.warnings[len(UNKNOWN) :])
     yield f"not known without an account: {'; '.join(UNKNOWN)}"
+    yield from plan.warnings[len(UNKNOWN) :]
     yield f"would create the cluster {plan.name}; nothing was created"

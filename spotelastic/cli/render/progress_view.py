@@ -113,10 +113,10 @@ class Plain:
     def status(self, status: Status) -> None:
         """Print the status, if it has changed or some seconds have passed."""
         from spotelastic.cli.render.tables import status_line
-        from spotelastic.web.view import rows
+        from spotelastic.model.headline import silence
 
         now = self._clock()
-        line = rows.silence(status, now) or status_line(status)
+        line = silence(status, now) or status_line(status)
         changed = (status.round, status.state) != self._told
         if line == self._line or not (changed or now >= self._due):
             return

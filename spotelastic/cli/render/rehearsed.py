@@ -22,7 +22,7 @@ _FILES = 5
 
 def rehearsed(found: RehearsalAnswer) -> RenderableType:
     """Return the table of all acts, and what was found besides."""
-    table = table_of("what was tried", "what came of it")
+    table = table_of("what was tried", "result")
     table.columns[1].no_wrap = False
     for row in found.rows:
         table.add_row(row.act, Text(_word(row), style=_style(row)))

@@ -12,10 +12,14 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
+from spotelastic.client.published import by_urgency
 from spotelastic.client.trial_notification import TrialResult
 from spotelastic.clock import wall
 from spotelastic.controller.model.regions import RegionsRecord
 from spotelastic.model.counting import UNPRICED, counted, dollars, loss
+from spotelastic.model.estimate import progress_of
+from spotelastic.model.headline import headline as worst
+from spotelastic.model.headline import headlines
 from spotelastic.model.in_place import Rehearsal
 from spotelastic.model.job import ENDED
 from spotelastic.model.progress import (
@@ -27,15 +31,16 @@ from spotelastic.model.progress import (
     Report,
     Status,
 )
-from spotelastic.web.view import rows, words
+from spotelastic.web.view import columns, rows, words
 
 T = TypeVar("T")
-LEDGER = (
-    *("", "node", "at", "source", "after"),
-    *("resumed from", "in\nS3", "pause", "steps\nredone", "cost"),
+NUMBERS = tuple(
+    name
+    for table in (columns.CLUSTERS, columns.INTERRUPTIONS, columns.COSTS)
+    for column in table
+    for name in (column.typed, column.name.lower())
+    if column.is_number
 )
-"""The columns of the table of interruptions."""
-NUMBERS = ("after", "pause", "steps\nredone", "pause\nsteps\nredone", "cost")
 """The columns that are aligned to the right."""
 
 
@@ -60,9 +65,19 @@ def json_line(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def whole_status(status: Status, regions: RegionsRecord | None) -> dict[str, object]:
-    """Return the status for programs, with what a job that moves by itself knows of its regions."""
-    return {**msgspec.to_builtins(status), "regions": msgspec.to_builtins(regions)}
+def whole_status(
+    status: Status, regions: RegionsRecord | None, now: float | None = None
+) -> dict[str, object]:
+    """Return the status for programs, with how far the job is, what is wrong, and what a job that
+    moves by itself knows of its regions.
+    """
+    now = wall() if now is None else now
+    more = {
+        "progress": progress_of(status, now),
+        "headline": worst(status, now),
+        "regions": regions,
+    }
+    return {**msgspec.to_builtins(status), **msgspec.to_builtins(more)}
 
 
 def show(value: T, table: Callable[[T], RenderableType], *, as_json: bool) -> None:
@@ -125,25 +140,42 @@ def status_line(status: Status) -> str:
             began = "no round has begun"
         return f"{status.state}: {began}"
     training = sum(node.state == "training" for node in status.nodes)
-    parts = [f"step {status.step:<4}", f"round {status.round}"]
+    parts = [f"{steps(status):<9}", f"round {status.round}"]
     if status.state not in ENDED:
         parts.append(counted(training, "node"))
-    if status.loss is not None:
-        parts.append(f"loss {loss(status.loss)}")
+    if told := told_loss(status):
+        parts.append(f"loss {told}")
     if status.step_time:
         parts.append(f"{status.step_time * 1000:>4.0f} ms/step")
+    if status.samples_per_second:
+        parts.append(f"{status.samples_per_second:.4g} samples/s")
     parts.append(f"checkpoint {status.committed}" if status.committed else "no checkpoint yet")
     if status.upload is not None:
         parts[-1] += f", {rows.upload(status.upload)}"
     return "  ".join(parts)
 
 
+def steps(status: Status) -> str:
+    """Return the step, and of how many it is where the script says."""
+    return f"step {status.step} of {status.total}" if status.total else f"step {status.step}"
+
+
+def told_loss(status: Status) -> str:
+    """Return the loss, also one that is no number; empty if the script tells none."""
+    if status.not_finite:
+        return f"NaN or infinite since step {status.not_finite}"
+    return "" if status.loss is None else loss(status.loss)
+
+
 def status_table(status: Status, regions: RegionsRecord | None = None) -> RenderableType:
     """Return the job, why its round began (or how it ended), its regions, and its nodes, if it has
     any.
     """
+    now = wall()
     parts: list[RenderableType] = [headline(status), Text(status_line(status))]
-    parts += notes(status, wall())
+    if line := progress_of(status, now).line:
+        parts.append(Text(line))
+    parts += notes(status, now)
     if regions is not None:
         parts.append(Text(f"regions: {regions.reason}"))
     if status.nodes:
@@ -153,16 +185,23 @@ def status_table(status: Status, regions: RegionsRecord | None = None) -> Render
 
 
 def headline(status: Status) -> Text:
-    """Return the job's name, its state, and why its round began or how it ended."""
+    """Return the job's name, its state, and why its round began or how it ended: the error first,
+    then its traceback.
+    """
     state = f"{status.state}, " if status.round or status.state in ENDED else ""
-    return Text.assemble((status.name, "bold"), f"  {state}{status.reason}".rstrip(" ,"))
+    why = "\n".join(filter(None, (status.error, status.reason)))
+    return Text.assemble((status.name, "bold"), f"  {state}{why}".rstrip(" ,"))
 
 
 def notes(status: Status, now: float) -> list[Text]:
-    """Return what else there is to know about the job: a text for each, warnings first."""
-    lines = [
-        Text(told, "red" if status.differs else "yellow") for told in rows.warnings(status, now)
-    ]
+    """Return what else there is to know about the job: a text for each, the worst that is wrong
+    first, with what to do about it.
+    """
+    lines: list[Text] = []
+    for number, each in enumerate(headlines(status, now)):
+        is_said = each.kind in ("failed", "timed-out")  # by the job's state and its reason
+        lines += [] if is_said else [Text(each.line, each.colour)]
+        lines += [Text(each.todo)] if each.todo and not number else []
     lines += [Text(status.network)] if status.network else []
     if status.replica:
         lines.append(Text(_replicated(status)))
@@ -205,6 +244,9 @@ SPARED = ("address", "type", "zone", "role")
 
 The node's name is never cut: it is needed as an argument of other commands.
 """
+SPARED_OF_CLUSTERS = ("per_hour", "began", "left", "nodes", "seen")
+WRONG_WIDTH = 40
+"""Letters of what is wrong with a cluster on one line of its row."""
 COLOURS = {
     "training": "green",
     "draining": "yellow",
@@ -239,18 +281,28 @@ def listing_table(clusters: Sequence[ClusterSummary]) -> RenderableType:
     """Return the table of clusters."""
     if not clusters:
         return Text("no clusters")
-    table = table_of("cluster", "job", "nodes", "step", right=("nodes", "step"))
-    for each in clusters:
-        state = Text.assemble(each.state, *([(", differs when made again", "red")] * each.differs))
-        if each.silent_for:
-            state.append(f", no controller for {words.span(each.silent_for)}", "yellow")
-        table.add_row(each.name, state, str(each.nodes), str(each.step))
-    return table
+    now = wall()
+    shown = [rows.cluster(each, now) for each in by_urgency(clusters, now)]
+    tables = []
+    for count in range(len(SPARED_OF_CLUSTERS) + 1):
+        kept = [each for each in columns.CLUSTERS if each.key not in SPARED_OF_CLUSTERS[:count]]
+        table = table_of(*(each.name.lower() for each in kept), "what is wrong", right=NUMBERS)
+        table.columns[-1].no_wrap, table.columns[-1].max_width = False, WRONG_WIDTH
+        for column in table.columns:
+            column.vertical = "top"  # what is wrong may take several lines
+        for row in shown:
+            cells = [
+                Text(getattr(row, each.key), row.colour if each.key == "state" else "")
+                for each in kept
+            ]
+            table.add_row(*cells, Text(row.wrong, row.colour))
+        tables.append(table)
+    return Fitting(tuple(tables))
 
 
 def trials_table(results: Sequence[TrialResult]) -> RenderableType:
     """Return the table of receivers that were tried."""
-    table = table_of("receiver", "what came of it")
+    table = table_of("receiver", "result")
     table.columns[-1].no_wrap = False
     for each in results:
         table.add_row(each.receiver, "delivered" if each.delivered else Text(each.why))
@@ -286,15 +338,18 @@ def event_row(event: Event) -> Table:
     return row
 
 
-def events_table(events: Sequence[Event]) -> RenderableType:
-    """Return the table of events."""
-    table = table_of("time", "kind", "what")
+def events_table(events: Sequence[Event], *, every: bool = False) -> RenderableType:
+    """Return the table of events; unless `every` one is wanted, with one row for what is routine
+    and follows each other.
+    """
+    now = wall()
+    table = table_of(f"time ({words.zone(now)})", "event", "what happened")
     table.columns[-1].no_wrap = False
     for column in table.columns:
         column.vertical = "top"  # a message may take several lines
-    for event in events:
-        row = rows.event(event, event.at)
-        table.add_row(clock(event.at), row.kind, Text(row.message))
+    ordered = sorted(events, key=lambda each: each.at) if every else rows.in_order(events)
+    for row in reversed(list(rows.events(reversed(ordered), now, every=every))):
+        table.add_row(row.at, row.kind, Text(row.message))
     return table
 
 
@@ -335,7 +390,9 @@ def _cost(report: Report) -> str:
 
 def _with_control(report: Report) -> str:
     total, control = dollars(report.total_usd), dollars(report.control_usd)
-    text = f"in all   {total}, {control} of it for control nodes"
+    text = f"total    {total}, {control} of it for control nodes"
+    if report.traffic_usd:
+        text += f", {dollars(report.traffic_usd)} for traffic between zones"
     if report.total_usd_per_hour and report.job.state not in ENDED:
         text += f", {dollars(report.total_usd_per_hour)} an hour now"
     return text
@@ -343,33 +400,35 @@ def _with_control(report: Report) -> str:
 
 def cost_table(cost: Cost) -> RenderableType:
     """Return the costs of a cluster, so far and per hour."""
-    table = table_of("", "so far", "an hour", "", right=("so far", "an hour"))
+    table = table_of(
+        *(column.name.lower() for column in columns.COSTS), "", right=("so far", "per hour")
+    )
     for row in rows.costs(cost):
         table.add_row(row.name.lower(), row.so_far, row.per_hour, row.note)
     return Group(Text(cost.name, "bold"), table)
 
 
 def _interruptions_table(interruptions: Sequence[Interruption]) -> Fitting:
-    wide = table_of(*LEDGER, right=NUMBERS)
-    narrow = table_of(*_stacked(LEDGER), right=NUMBERS)
+    now = wall()
+    ledger = columns.INTERRUPTIONS
+    zone = f" ({words.zone(now)})"
+    names = tuple(column.typed + zone * (column.key == "at") for column in ledger)
+    wide, narrow = table_of(*names, right=NUMBERS), table_of(*_stacked(names))
     for column in narrow.columns:
         column.vertical = "top"
-        column.no_wrap = column.header not in ("", "resumed from")
+        column.no_wrap = column.header not in ("interruption", "resumed\nfrom")
     for each in interruptions:
-        row = rows.interruption(each, each.at)
-        cells = (
-            *(row.label, row.node, row.at, row.source, row.seen_after),
-            *(row.resumed_from, row.is_in_store, row.pause, row.repeated, row.cost),
-        )
+        row = rows.interruption(each, now)
+        cells = tuple(getattr(row, column.key) for column in ledger)
         wide.add_row(*cells)
         narrow.add_row(*_stacked(cells))
     return Fitting((wide, narrow))
 
 
 def _stacked(cells: Sequence[str]) -> tuple[str, ...]:
-    """Put cells below others, for a narrow table: the time below the node, the delay below the
-    reporter, and the repeated steps below the pause.
+    """Put cells below others, for a narrow table: the node below the kind, the repeated steps below
+    the pause, the cost below the time, and the delay below who has told.
     """
-    kind, node, at, teller, after, resumed, stored, pause, redone, cost = cells
-    told = f"{node}\n{at}", f"{teller}\n{after}", resumed, stored, f"{pause}\n{redone}"
-    return kind, *told, cost
+    kind, at, pause, again, cost, node, resumed, stored, teller, after = cells
+    below = f"{kind}\n{node}", f"{at}\n{cost}", f"{pause}\n{again}"
+    return *below, resumed, stored, f"{teller}\n{after}"

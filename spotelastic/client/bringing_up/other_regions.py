@@ -38,7 +38,7 @@ def ensure(
         except SpotelasticError as error:
             say(
                 f"warning: {job.name} cannot move to {region} for now: {error}; it goes on in "
-                f"{home.aws.region}: mend that, and run the same `spotelastic up` again"
+                f"{home.aws.region}: fix that, and run the same `spotelastic up` again"
             )
 
 

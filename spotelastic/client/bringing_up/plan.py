@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from spotelastic.aws.compute.estimate import Line
 from spotelastic.aws.planning.survey import Survey
+from spotelastic.client.bringing_up import script_check
 from spotelastic.client.config.differences import differences
 from spotelastic.client.config.validated_job import ValidatedJob
 from spotelastic.controller.decisions import limits
@@ -89,7 +90,7 @@ def planned(
         usd_per_hour_at_min=found.estimate.low,
         usd_per_hour_at_max=found.estimate.high,
         prices_of=found.prices_of,
-        warnings=tuple(found.warnings),
+        warnings=(*found.warnings, *script_check.findings(job)),
         obstacles=found.obstacles,
         regions=regions,
         moves=wanted.regions,

@@ -20,6 +20,10 @@ MOST_REGIONS = 10
 OF_ONE_REGION = {
     "vpc": "that network is of one region alone",
     "kms_key": "that key is of one region alone",
+    "data_key": "those keys are of one region alone",
+    "worker_image": "that image is of one region alone",
+    "control_image": "that image is of one region alone",
+    "control_profile": "its role has no rights in other regions",
     "bucket": "each region has a bucket of its own for the job, the shared one",
 }
 """Fields with which a job cannot move by itself, and why."""

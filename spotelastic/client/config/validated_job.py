@@ -9,8 +9,18 @@ from pathlib import Path
 
 from spotelastic import validation
 from spotelastic.aws.artifacts import code_archive
+from spotelastic.aws.base import boot_variables
 from spotelastic.aws.base.demands import boundary, read_tags
-from spotelastic.aws.base.names import CLIENT_PORT, PEER_PORT, Names
+from spotelastic.aws.base.names import (
+    CLIENT_PORT,
+    CONTROL_TYPE,
+    MEMBERS,
+    PEER_PORT,
+    Names,
+    members_of,
+)
+from spotelastic.aws.node import mounts
+from spotelastic.aws.planning.encryption_key import data_keys
 from spotelastic.aws.planning.plan import PLACED_AND_SPREAD, ClusterSpec
 from spotelastic.aws.planning.survey import Survey
 from spotelastic.aws.planning.type_selection import Requirement
@@ -70,12 +80,15 @@ class ValidatedJob:
                 f"--lease {self.config.lease:g}: {self.name} was made with a lease of {lease:g} s: "
                 "take it down first, or choose another --name"
             )
+        self._check_control(known)
         types = self.spec.instance_types or known.instance_types
         kept = keep_deadline(self.spec.capacity, known.capacity)
         spec = replace(
             self.spec,
             capacity=kept,
             instance_types=types,
+            etcd_members=known.etcd_members,
+            control_type=known.control_type,
             vpc=known.vpc,
             subnets=known.subnets,
             settings=replace(
@@ -83,6 +96,19 @@ class ValidatedJob:
             ),
         )
         return replace(self, spec=spec)
+
+    def _check_control(self, known: JobSpec) -> None:
+        """Raise `UsageError` for other control nodes than the cluster was made with."""
+        config = self.config
+        for flag, wanted, its in (
+            ("control", config.control, len(members_of(known))),
+            ("control-type", config.control_type, known.control_type),
+        ):
+            if wanted not in (None, its):
+                raise UsageError(
+                    f"--{flag} {wanted}: {self.name} was made with {its}: take it down first, or "
+                    "choose another --name"
+                )
 
     def cluster(self, found: Survey) -> ClusterSpec:
         """Return the cluster that has the job on the nodes that the survey has chosen, with etcd as
@@ -143,6 +169,8 @@ def check(config: JobConfig, folder: Path | CodeSource) -> ValidatedJob:
         settings=settings,
         storage="",
         etcd=(),
+        etcd_members=MEMBERS[: config.control or len(MEMBERS)],
+        control_type=config.control_type or CONTROL_TYPE,
         container=config.image or "",
         instance_types=tuple(config.instance_types),
         capacity=bought,
@@ -154,9 +182,10 @@ def check(config: JobConfig, folder: Path | CodeSource) -> ValidatedJob:
         env=env,
         secrets=dict.fromkeys(secrets, 0),
         build_secrets=dict.fromkeys(build_secrets, 0),
-        demands=AccountDemands(read_tags(config.tag), boundary(config.permissions_boundary)),
+        demands=_demands(config),
         read=variables.folders("read", config.read),
         write=variables.folders("write", config.write),
+        mounts=mounts.read_all(config.mount),
         folder=code.folder,
         metrics_port=config.metrics_port or 0,
         notify=dict.fromkeys(notify, 0),
@@ -164,6 +193,26 @@ def check(config: JobConfig, folder: Path | CodeSource) -> ValidatedJob:
     )
     wanted = _requirement(config)
     return ValidatedJob(config, spec, code.archive, wanted, secrets, build_secrets, notify)
+
+
+GIVEN = (
+    *("worker_profile", "control_profile", "stack_role", "security_group"),
+    *("worker_image", "control_image", "proxy", "index_url"),
+)
+"""Options that a job holds under the same names."""
+
+
+def _demands(config: JobConfig) -> AccountDemands:
+    """Return what the account demands and gives. Its keys are looked up later."""
+    found = AccountDemands(
+        tags=read_tags(config.tag),
+        boundary=boundary(config.permissions_boundary),
+        data_keys=data_keys(config.data_key),
+        no_proxy=tuple(config.no_proxy),
+        **{name: getattr(config, name) or "" for name in GIVEN},
+    )
+    boot_variables.check(found)
+    return found
 
 
 def _notify(config: JobConfig, variables: Mapping[str, str]) -> dict[str, str]:
@@ -257,6 +306,11 @@ def _check_numbers(config: JobConfig) -> None:
             f"--lease {config.lease:g}: expected at most {LONGEST_LEASE:g} s: the other nodes wait "
             "that long for one that is gone"
         )
+    if config.control not in (None, 1, len(MEMBERS)):
+        raise UsageError(
+            f"--control {config.control}: expected 3 or 1: etcd needs most of its members, and two "
+            "of them outlive no more than one does"
+        )
     validation.at_least_one(keep_last=config.keep_last)
     if config.disk is not None:
         validation.at_least_one(disk=config.disk)
@@ -290,6 +344,12 @@ def _check_combination(config: JobConfig) -> None:
         raise UsageError(
             "an existing network needs both flags: --vpc vpc-... --subnets subnet-...,subnet-..."
         )
+    for flag, given in (("security-group", config.security_group), ("proxy", config.proxy)):
+        if given and not config.vpc:
+            raise UsageError(
+                f"--{flag} {given}: it is of one network: give that as well, --vpc vpc-... "
+                "--subnets subnet-...,subnet-..."
+            )
     for flag in ("drill", "report", "curve"):
         if (config.detach or config.plan) and getattr(config, flag):
             wrong = "plan" if config.plan else "detach"

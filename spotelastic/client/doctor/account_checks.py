@@ -4,12 +4,13 @@ Each function raises what AWS's client raises; `examine` makes findings of that.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from email.utils import parsedate_to_datetime
 
 from spotelastic.aws.base import account
 from spotelastic.aws.base.clients import Aws, calling
 from spotelastic.aws.base.names import CONTROL_TYPE, MEMBERS, SHARED_NETWORK
-from spotelastic.aws.compute import instance_types
+from spotelastic.aws.compute import instance_types, quotas
 from spotelastic.aws.compute.instance_types import InstanceType
 from spotelastic.aws.compute.quotas import Allowance, Quotas
 from spotelastic.aws.network import shared_network
@@ -80,7 +81,10 @@ def control_quota(aws: Aws) -> Verdict:
     """Look up how many control nodes the quota of on-demand instances allows."""
     (kind,) = instance_types.describe(aws, [CONTROL_TYPE])
     left = Quotas(aws).allowance(kind.name, spot=False)
-    return judge_quota(left, kind, needed=True, wanted=len(MEMBERS))
+    told = judge_quota(left, kind, needed=True, wanted=len(MEMBERS))
+    if left is None or told.state == "ok":
+        return told
+    return replace(told, advice=quotas.instead(left, kind) + told.advice)
 
 
 def network_quota(aws: Aws) -> Verdict:

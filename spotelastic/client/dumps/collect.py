@@ -54,8 +54,6 @@ class _Collection:
     archive: DumpArchive
     say: Say
     nodes: list[DumpedNode] = field(default_factory=list)
-    silent: bool = False
-    """Whether the controller does not pass on what is asked for."""
 
 
 def collect(

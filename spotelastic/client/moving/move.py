@@ -110,11 +110,18 @@ def _check(its: MoveRegions) -> None:
             f"{its.name} is in the network {spec.vpc}, which is of {its.source.aws.region} alone: "
             "take it down, and use `up --region` with a network of the other region"
         )
-    if spec.demands.key:
-        raise UsageError(
-            f"{its.name} is encrypted with the key {spec.demands.key}, which is of "
-            f"{its.source.aws.region} alone: a job with --kms-key cannot be moved"
-        )
+    demands = spec.demands
+    for flag, given in (
+        ("kms-key", demands.key),
+        ("data-key", ",".join(demands.data_keys)),
+        ("worker-image", demands.worker_image),
+        ("control-image", demands.control_image),
+    ):
+        if given:
+            raise UsageError(
+                f"{its.name} was made with --{flag} {given}, which is of {its.source.aws.region} "
+                "alone: take it down, and use `up --region` with one of the other region"
+            )
 
 
 def _price(its: MoveRegions) -> ConfirmationRequest:

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from spotelastic.aws.base.clients import Aws, Rejected, calling
-from spotelastic.aws.compute import offers
-from spotelastic.aws.compute.zone_ranking import FRESH_FOR, MEANINGFUL
+from spotelastic.aws.base.clients import Aws
+from spotelastic.aws.compute import offers, placement_scores
+from spotelastic.aws.compute.placement_scores import FRESH_FOR, MEANINGFUL
 from spotelastic.clock import Clock, steady
 from spotelastic.controller.model.regions import RegionOffer
-from spotelastic.errors import SpotelasticError, Unavailable
+from spotelastic.errors import SpotelasticError
 from spotelastic.model.job import JobSpec
 from spotelastic.model.progress import Status
 
@@ -28,13 +28,14 @@ def given(status: Status) -> int:
     )
 
 
-def promised(score: int | None, low: int, high: int) -> int | None:
-    """Return how many nodes a region with that placement score gives to a job (pure).
+def promised(score: int | None, low: int, high: int, types: int = MEANINGFUL) -> int | None:
+    """Return how many nodes a region with that placement score gives to a job of so many types
+    (pure).
 
     AWS asks to take scores as advice. So they decide in three steps, and a region without one is
-    one of which nothing is known: None.
+    one of which nothing is known: None. Of few types, a low score says nothing.
     """
-    if score is None:
+    if score is None or (types < MEANINGFUL and score < GIVES_MIN):
         return None
     return high if score >= GIVES_MAX else low if score >= GIVES_MIN else 0
 
@@ -64,7 +65,9 @@ class RegionMarket:
                 name,
                 here
                 if name == self._home
-                else promised(scores.get(name), size.min_nodes, size.max_nodes),
+                else promised(
+                    scores.get(name), size.min_nodes, size.max_nodes, len(spec.instance_types)
+                ),
                 self._price(name, spec.instance_types),
                 seconds,
                 usd,
@@ -82,29 +85,13 @@ class RegionMarket:
 
     def _scored(self, types: Sequence[str], nodes: int, names: Sequence[str]) -> Mapping[str, int]:
         """Return the best zone's score by region."""
-        if len(types) < MEANINGFUL:
-            return {}
         if self._clock() - self._asked_at > FRESH_FOR:
             self._scores, self._asked_at = self._ask(types, nodes, names), self._clock()
         return self._scores
 
     def _ask(self, types: Sequence[str], nodes: int, names: Sequence[str]) -> dict[str, int]:
-        try:
-            with calling("ask for placement scores of regions"):
-                pages = (
-                    self._of(self._home)
-                    .ec2.get_paginator("get_spot_placement_scores")
-                    .paginate(
-                        InstanceTypes=sorted(types),
-                        TargetCapacity=nodes,
-                        SingleAvailabilityZone=True,
-                        RegionNames=list(names),
-                    )
-                )
-                items = [item for page in pages for item in page["SpotPlacementScores"]]
-        except (Rejected, Unavailable):
-            return {}
         best: dict[str, int] = {}
-        for item in items:
-            best[item["Region"]] = max(int(item["Score"]), best.get(item["Region"], 0))
+        asked = placement_scores.ask(self._of(self._home), types, nodes, names)
+        for (region, _), score in asked.items():
+            best[region] = max(score, best.get(region, 0))
         return best

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from functools import cache
 
 from spotelastic.client.config.option import ConfigField, config_fields, said
+from spotelastic.client.config.panels import NETWORK
 from spotelastic.client.kubernetes.pod_config import PodConfig
 
 LEFT_OUT = frozenset(
@@ -18,8 +19,8 @@ LEFT_OUT = frozenset(
         *("local", "notify", "max_price", "max_cost", "keep_failed", "placement", "on_demand"),
         *("spot_patience", "build_secret", "environment", "gpu_memory", "disk", "queue"),
         *("region", "regions", "region_patience", "moves_per_day", "prefer_capacity"),
-        *("read", "write"),
-        *("vpc", "subnets", "tag", "permissions_boundary", "kms_key"),
+        *("read", "write", "mount"),
+        *("control", "control_type"),
     }
 )
 FIXED = frozenset({"storage", "bucket", "resume", "lease"})
@@ -34,8 +35,8 @@ WORDS: Mapping[str, str] = {
     "image": "Container image with the script, its packages and spotelastic.",
     "env": "Environment variables of the script.",
     "secret": "Variables whose values are in the Secret that secretsFrom names.",
-    "min": "Fewest pods to train with.",
-    "max": "Most pods to train with.",
+    "min": "Minimum number of pods.",
+    "max": "Maximum number of pods.",
     "gpus": "GPUs of each pod.",
     "instance_types": "Instance types that pods may run on, preferred first.",
     "resource": "Further resources of a pod, e.g. vpc.amazonaws.com/efa: 4.",
@@ -66,7 +67,9 @@ def camel(name: str) -> str:
 def fields() -> Mapping[str, ConfigField]:
     """Return the options by their names in a resource."""
     return {
-        camel(field.name): field for field in config_fields(PodConfig) if field.name not in LEFT_OUT
+        camel(field.name): field
+        for field in config_fields(PodConfig)
+        if field.name not in LEFT_OUT and field.panel != NETWORK
     }
 
 

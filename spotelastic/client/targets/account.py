@@ -3,6 +3,8 @@
 import contextlib
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -18,20 +20,21 @@ from spotelastic.aws.compute import autoscaling, instance_types, worker_groups
 from spotelastic.aws.compute.prices import STORED
 from spotelastic.aws.compute.quotas import Quotas
 from spotelastic.aws.messaging import log_group
-from spotelastic.aws.messaging.bucket import BucketObjects
+from spotelastic.aws.messaging.bucket import BucketObjects, clusters_in
 from spotelastic.aws.network import cloudformation, shared_network
 from spotelastic.aws.node import etcd_identity
 from spotelastic.client.config import config_file
-from spotelastic.client.published import status_of
+from spotelastic.client.published import summary_of
 from spotelastic.client.targets import everywhere
 from spotelastic.client.targets.asleep import others, sleeps
 from spotelastic.client.targets.shown_cluster import ShownCluster
-from spotelastic.clock import wall
 from spotelastic.cloud.bucket import CHECKPOINTS
-from spotelastic.errors import OtherVersion, SeveralClusters, UsageError
+from spotelastic.errors import EnvironmentFailure, OtherVersion, SeveralClusters, UsageError
 from spotelastic.model.job import JobSpec
 from spotelastic.model.progress import ClusterSummary
 
+READERS = 8
+"""Clusters that are read at the same time."""
 WORTH_TELLING = 0.005
 """Smallest size, in GB, whose cost is worth reporting."""
 
@@ -44,6 +47,8 @@ class AccountClusters:
 
     def __init__(self, aws: Aws) -> None:
         self.aws = aws
+        self._ended: dict[str, ClusterSummary | None] = {}
+        """Clusters that are gone, of which nothing changes until there is one of that name."""
 
     def names(self) -> tuple[str, ...]:
         """Return the names of all clusters."""
@@ -105,6 +110,35 @@ class AccountClusters:
     def left(self, name: str) -> ClusterRecord | None:
         """Return a cluster that has ended, by what it has left in its bucket; None if nothing."""
         return self._gone(name)
+
+    def ended(self, since: float) -> tuple[ClusterSummary, ...]:
+        """Return a summary of every cluster that is gone and was seen last since then (in epoch
+        seconds), by what it has left in the configured and the shared bucket.
+        """
+        buckets = dict.fromkeys(filter(None, (configured("bucket"), self.bucket)))
+        left = {name for bucket in buckets for name in clusters_in(self.aws, bucket)}
+        left -= set(self.names())
+        known = {name: its for name, its in self._ended.items() if name in left}
+        new = sorted(left - known.keys())
+        with ThreadPoolExecutor(READERS, thread_name_prefix="ended") as pool:
+            self._ended = known | dict(zip(new, pool.map(self._last_of, new), strict=True))
+        return tuple(its for its in self._ended.values() if its is not None and its.at >= since)
+
+    def _last_of(self, name: str) -> ClusterSummary | None:
+        """Return what a cluster that is gone has left as a row; None if it has left no job, or one
+        that cannot be read.
+        """
+        try:
+            its = self._gone(name)
+            found = None if its is None else summary_of(its, is_gone=True)
+        except Rejected:
+            raise
+        except EnvironmentFailure:
+            return None
+        pointer = None if its is None else forward_pointer(its)
+        if found is not None and pointer is not None and pointer.region:
+            return replace(found, state=f"moved to {pointer.region}")
+        return found
 
     def _gone(self, name: str) -> ClusterRecord | None:
         """Return a cluster that has ended, by its data in the configured or the shared bucket."""
@@ -282,10 +316,7 @@ def _listed(name: str, cluster: ClusterRecord | None) -> ClusterSummary:
         return ClusterSummary(name, "incomplete")
     if sleeps(cluster):
         return ClusterSummary(name, "asleep")
-    status = status_of(cluster)
-    workers = sum(node.role == "worker" and node.state != "gone" for node in status.nodes)
-    silent = status.silent_for(wall())
-    return ClusterSummary(name, status.state, workers, status.step, status.differs, silent)
+    return summary_of(cluster)
 
 
 def configured(key: str) -> str | None:

@@ -4,6 +4,7 @@ It is the one place that asks whether a job is for the local cloud.
 """
 
 import tempfile
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -12,6 +13,8 @@ from spotelastic import systems, validation
 from spotelastic.aws.base.names import CLIENT_PORT, PEER_PORT
 from spotelastic.client.config.job_config import JobConfig
 from spotelastic.client.config.moving_policy import moves_by_itself, named
+from spotelastic.client.config.option import config_fields
+from spotelastic.client.config.panels import NETWORK
 from spotelastic.client.kubernetes.pod_config import PodConfig
 from spotelastic.client.progress import Say
 from spotelastic.client.targets import find
@@ -118,6 +121,11 @@ class LocalChoice:
             raise UsageError(
                 f"--image {config.image}: nodes of the local cloud are processes: remove --local"
             )
+        if config.mount:
+            raise UsageError(
+                f"--mount {config.mount[0]}: nodes of the local cloud are processes, which see the "
+                "folders of this machine: remove --local"
+            )
         if config.keep_failed and not (config.detach or config.keep):
             raise UsageError(
                 "--keep-failed: a local cluster ends with the command that made it: add --detach "
@@ -140,7 +148,8 @@ class LocalChoice:
 
     def applicable(self, config: JobConfig) -> JobConfig:
         regions = config.regions if moves_by_itself(config) else ()
-        return replace(config, permissions_boundary=None, kms_key=None, regions=regions)
+        kept = ("vpc", "subnets", "tag")
+        return replace(_without_account(config, kept), regions=regions)
 
     def has_account(self) -> bool:
         return True
@@ -158,6 +167,7 @@ REFUSED = {
     "max_cost": "the prices of a Kubernetes cluster's machines are not known: remove --max-cost",
     "fresh": "this machine may not reach the storage: begin with another --name and --storage",
     "keep_failed": "the pod of a failed worker is not kept: remove --keep-failed",
+    "mount": "volumes are named in the pods' resource: remove --mount",
     "placement": "the scheduler places pods: remove --placement",
     "build_secret": "the image has the packages: remove --build-secret",
     "environment": "the image has the packages: remove --environment",
@@ -165,6 +175,12 @@ REFUSED = {
     "prefer_capacity": "a Kubernetes cluster is in one region: remove --prefer-capacity",
 }
 """Fields that would promise what a cluster on Kubernetes does not do."""
+
+
+def _without_account(config: JobConfig, kept: Collection[str] = ()) -> JobConfig:
+    """Return the job without what an AWS account demands or gives, but for the fields `kept`."""
+    its = (field for field in config_fields(type(config)) if field.panel == NETWORK)
+    return replace(config, **{each.name: each.default for each in its if each.name not in kept})
 
 
 class KubeChoice:
@@ -199,8 +215,8 @@ class KubeChoice:
     def applicable(self, config: JobConfig) -> JobConfig:
         """Return the job without what concerns an AWS account alone."""
         return replace(
-            config, permissions_boundary=None, kms_key=None, region=None, regions=(), vpc=None,
-            subnets=(), tag=(), read=(), write=(), disk=None,
+            _without_account(config), region=None, regions=(), read=(), write=(), disk=None,
+            control=None, control_type=None,
         )  # fmt: skip
 
     def has_account(self) -> bool:

@@ -37,6 +37,11 @@ class ClusterTarget(Protocol):
     def listing(self) -> tuple[ClusterSummary, ...]:
         """Return a summary of every cluster."""
 
+    def ended(self, since: float) -> tuple[ClusterSummary, ...]:
+        """Return a summary of every cluster that is gone, is not in the listing, and was seen last
+        since then (in epoch seconds).
+        """
+
     def known(self, name: str) -> ShownCluster | None:
         """Return the cluster of that name, or None."""
 

@@ -1,6 +1,7 @@
 """Finds the account, AWS's or the local cloud's, in which a command looks for clusters."""
 
 import os
+import shlex
 
 from spotelastic import systems
 from spotelastic.aws.base.clients import Aws, has_credentials
@@ -32,6 +33,33 @@ def find(where: Place, region: str | None, note: Say) -> ClusterTarget:
     That is a namespace on Kubernetes if one is named, and what `account` returns otherwise.
     """
     return KubeTarget(where) if isinstance(where, KubePlace) else account(where, region, note)
+
+
+def looked_at(where: Place, region: str | None, note: Say) -> ClusterTarget:
+    """Return what `find` does; where no local cloud runs, and nothing else is meant, what local
+    clusters have left on this machine. Raises `UsageError` if there is none.
+    """
+    try:
+        return find(where, region, note)
+    except UsageError:
+        left = LeftTarget()
+        if where is False or isinstance(where, KubePlace) or not left.ended(0.0):
+            raise
+        return left
+
+
+def here_now() -> ClusterTarget:
+    """Return the local cloud; while none runs, what its clusters have left on this machine."""
+    running = cloud.find()
+    return LeftTarget() if running is None else LocalTarget(running)
+
+
+def goes_on_by(at: ClusterTarget, cluster: ShownCluster) -> str:
+    """Return the command by which the job of a cluster that is gone goes on, without what else
+    was given to it: that may hold secrets.
+    """
+    its = at.arguments_of(cluster.name) + (" --local" if isinstance(at, LocalTarget) else "")
+    return f"spotelastic up --name {its} … {shlex.quote(cluster.spec.script)} …"
 
 
 def account(where: bool | None, region: str | None, note: Say) -> CloudTarget:

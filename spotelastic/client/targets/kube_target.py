@@ -11,9 +11,9 @@ from spotelastic.client.interruptions.interrupt import InterruptionRequest
 from spotelastic.client.kubernetes import take_down
 from spotelastic.client.kubernetes.kube_cluster import KubeCluster, root
 from spotelastic.client.progress import Say
-from spotelastic.client.published import status_of
+from spotelastic.client.published import status_of, summary_of
 from spotelastic.client.targets.shown_cluster import ShownCluster
-from spotelastic.clock import steady, wall
+from spotelastic.clock import steady
 from spotelastic.errors import (
     EnvironmentFailure,
     OtherVersion,
@@ -29,7 +29,7 @@ from spotelastic.kubernetes.provider.api_client import KubeApi
 from spotelastic.kubernetes.provider.config_map_objects import ConfigMapObjects
 from spotelastic.kubernetes.provider.kube_names import CLUSTER, PART
 from spotelastic.model.interruption_kind import InterruptionKind
-from spotelastic.model.job import ENDED, TAKEN_DOWN, AccountDemands, JobSpec
+from spotelastic.model.job import ENDED, AccountDemands, JobSpec
 from spotelastic.model.progress import ClusterSummary
 
 if TYPE_CHECKING:
@@ -75,13 +75,11 @@ class KubeTarget:
             return ClusterSummary(name, "of another version")
         if left is None:
             return ClusterSummary(name, "gone")
-        status = status_of(left)
-        if root(self.api, name) is None:
-            state = status.state if status.state in ENDED else TAKEN_DOWN
-            return ClusterSummary(name, state, 0, status.step, status.differs)
-        workers = sum(node.role == "worker" and node.state != "gone" for node in status.nodes)
-        silent = status.silent_for(wall())
-        return ClusterSummary(name, status.state, workers, status.step, status.differs, silent)
+        return summary_of(left, is_gone=root(self.api, name) is None)
+
+    def ended(self, since: float) -> tuple[ClusterSummary, ...]:
+        """Return nothing: clusters that are gone are listed until `down` removes what is left."""
+        return ()
 
     def known(self, name: str) -> KubeCluster | None:
         """Return the cluster of that name, or None."""

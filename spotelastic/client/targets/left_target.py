@@ -4,7 +4,8 @@ The objects of the local cloud's buckets are files, which outlive it. So a clust
 shown as one on AWS is, by its last status, report and bill. Nothing is written there but by `down`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, NoReturn
@@ -14,12 +15,13 @@ from spotelastic_checkpoints.storage.open import open_storage
 
 from spotelastic.client.interruptions.interrupt import InterruptionRequest
 from spotelastic.client.progress import Say
+from spotelastic.client.published import summary_of
 from spotelastic.client.targets import local_data
 from spotelastic.client.targets.cloud_target import CloudEnded, CloudTarget
 from spotelastic.client.targets.local_data import KeptCluster
 from spotelastic.client.targets.shown_cluster import ShownCluster
 from spotelastic.cloud.bucket import JOB, STATUS, ClusterBucket
-from spotelastic.errors import UsageError
+from spotelastic.errors import EnvironmentFailure, UsageError
 from spotelastic.local import cloud
 from spotelastic.local.base import kept_objects
 from spotelastic.local.base.kept_logs import KeptOutput
@@ -28,6 +30,7 @@ from spotelastic.model.progress import ClusterSummary
 from spotelastic.model.requests.command import Command
 
 S3 = "s3://"
+START = "start one with `spotelastic up --local --detach SCRIPT`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,24 +115,35 @@ class LeftCluster:
         _refuse(self.name)
 
 
-class LeftTarget:
-    """This machine with what one local cluster has left there."""
+def left_cluster(name: str) -> LeftCluster | None:
+    """Return what the local cluster of that name has left; None if it has left no job.
 
-    def __init__(self, left: LeftCluster) -> None:
-        self._left = left
+    One that was moved has left a job in the bucket of each region: the newest status counts.
+    """
+    places = [KeptObjects(bucket, name) for bucket in _buckets()]
+    places = [place for place in places if place.has(JOB)]
+    newest = max(places, key=_written_at, default=None)
+    spec = None if newest is None else newest.job()
+    return None if newest is None or spec is None else LeftCluster(newest, spec)
+
+
+class LeftTarget:
+    """What local clusters have left on this machine: one of them, or all."""
+
+    def __init__(self, left: LeftCluster | None = None) -> None:
+        self._one = left
 
     @classmethod
     def of(cls, name: str) -> "LeftTarget | None":
-        """Return where the cluster of that name has left its job; None if it has not.
+        """Return where the cluster of that name has left its job; None if it has not."""
+        left = left_cluster(name)
+        return None if left is None else cls(left)
 
-        One that was moved has left a job in the bucket of each region: the newest status counts.
-        """
-        buckets = (cloud.buckets() / each for each in kept_objects.names(cloud.buckets()))
-        places = [KeptObjects(bucket, name) for bucket in buckets]
-        places = [place for place in places if place.has(JOB)]
-        newest = max(places, key=_written_at, default=None)
-        spec = None if newest is None else newest.job()
-        return None if newest is None or spec is None else cls(LeftCluster(newest, spec))
+    @property
+    def _left(self) -> LeftCluster:
+        if self._one is None:
+            raise UsageError(f"no local cloud is running: {START}")
+        return self._one
 
     # -- what it has -----------------------------------------------------------------------------
 
@@ -140,6 +154,17 @@ class LeftTarget:
     def listing(self) -> tuple[ClusterSummary, ...]:
         """Return nothing: no cluster exists."""
         return ()
+
+    def ended(self, since: float) -> tuple[ClusterSummary, ...]:
+        """Return a summary of every cluster that was seen last since then (in epoch seconds)."""
+        names = {name for bucket in _buckets() for name in kept_objects.names(bucket)}
+        found = []
+        for name in sorted(names):
+            with suppress(EnvironmentFailure):  # what cannot be read is left out
+                its = left_cluster(name)
+                if its is not None and _written_at(its.objects) >= since * 1e9:
+                    found.append(summary_of(its, is_gone=True))
+        return tuple(each for each in found if each.at >= since)
 
     def known(self, name: str) -> ShownCluster | None:
         """Return None: no cluster exists."""
@@ -153,8 +178,11 @@ class LeftTarget:
         self, name: str | None, note: Say, left: str = "this is its last report"
     ) -> ShownCluster:
         """Return what the cluster has left, and `note` that it is gone."""
-        note(f"{self._left.name} is gone: {left}")
-        return self._left
+        its = self._one if self._one is not None or name is None else left_cluster(name)
+        if its is None:
+            raise UsageError(f"no local cluster {name or ''} has left anything: {START}")
+        note(f"{its.name} is gone: {left}")
+        return its
 
     def storage(self, url: str) -> Storage:
         """Open the folder that a URL of a bucket means. Raises `UsageError` if there is none."""
@@ -175,7 +203,7 @@ class LeftTarget:
     @property
     def where_to_look(self) -> str:
         """Where the files are."""
-        return f"see {self._left.objects.url('')}"
+        return f"see {cloud.buckets() if self._one is None else self._one.objects.url('')}"
 
     def arguments_of(self, name: str) -> str:
         """Return the arguments by which other commands find the cluster of that name."""
@@ -252,6 +280,10 @@ class LeftTarget:
     def interrupt(self, what: InterruptionRequest, demands: AccountDemands) -> float | None:
         """Raise `UsageError`."""
         _refuse(self._left.name)
+
+
+def _buckets() -> Iterator[Path]:
+    return (cloud.buckets() / each for each in kept_objects.names(cloud.buckets()))
 
 
 def _written_at(place: KeptObjects) -> int:

@@ -1,4 +1,4 @@
-"""Worker groups and instances in memory, for tests, simulations and replays.
+"""Worker groups and instances in memory, for replays; the tests have a whole cloud of them.
 
 They behave as the port says. What else happens to instances (a warning, a loss, a market without
 room) is up to the owner, and so is what a launch or an end means: `MemoryHooks` are called then.
@@ -7,17 +7,11 @@ Time is the owner's as well: nothing happens on a thread of its own.
 
 import math
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from spotelastic.clock import Clock
-from spotelastic.cloud.events import (
-    WARNED_AHEAD,
-    CloudEvent,
-    ScheduledChange,
-    SpotWarning,
-    StateChange,
-)
+from spotelastic.cloud.events import WARNED_AHEAD, CloudEvent, SpotWarning, StateChange
 from spotelastic.cloud.model import (
     ALIVE,
     DRAINING,
@@ -25,7 +19,6 @@ from spotelastic.cloud.model import (
     GroupMember,
     GroupNames,
     Instance,
-    LaunchQuotas,
     WorkerGroup,
     ZoneOffer,
 )
@@ -60,7 +53,6 @@ class LaunchedInstance:
     group: str
     state: str
     """State of the group's member; "" once the instance has left the group."""
-    drain_until: float = math.inf
 
 
 @dataclass(slots=True)
@@ -69,7 +61,6 @@ class _Group:
     spot: bool
     desired: int = 0
     subnets: tuple[str, ...] = ()
-    suspended: bool = False
 
 
 @dataclass(slots=True)
@@ -80,18 +71,14 @@ class MemoryCapacity:
     hooks: MemoryHooks = field(default_factory=MemoryHooks)
     names: GroupNames = NAMES
     offered: tuple[ZoneOffer, ...] = (ZoneOffer("a", ("subnet-a",)),)
-    """The zones in which groups may launch, with what `offers` says of each."""
+    """The zones in which groups may launch, with the price and score of each."""
     type: str = "memory"
     name: Callable[[int], str] = "i-{}".format
     """Names the n-th instance; `address` gives its address."""
     address: Callable[[int], str] = lambda number: ""
-    drain_within: float = math.inf
-    """Seconds that a group waits for the drain of an instance."""
     launched: dict[str, LaunchedInstance] = field(default_factory=dict)
     """All instances, by id, until `forget`."""
-    consoles: dict[str, str] = field(default_factory=dict)
-    _count: int = field(default=0, init=False)
-    _until: float = field(default=math.inf, init=False)
+    _count: int = field(default_factory=int, init=False)
     _groups: dict[str, _Group] = field(default_factory=dict, init=False)
     _lock: threading.RLock = field(default_factory=threading.RLock, init=False)
 
@@ -105,18 +92,12 @@ class MemoryCapacity:
     def groups(self) -> Mapping[str, WorkerGroup]:
         """Return the worker groups, by name."""
         with self._lock:
-            self._pass_time()
             return {name: self._described(group) for name, group in self._groups.items()}
 
     def instances(self) -> tuple[Instance, ...]:
         """Return all instances that were not forgotten."""
         with self._lock:
-            self._pass_time()
             return tuple(each.instance for each in self.launched.values())
-
-    def console(self, instance: str) -> str:
-        """Return what `consoles` holds of the instance."""
-        return self.consoles.get(instance, "")
 
     def _described(self, group: _Group) -> WorkerGroup:
         members = tuple(
@@ -124,9 +105,7 @@ class MemoryCapacity:
             for name, each in sorted(self.launched.items())
             if each.group == group.name and each.state
         )
-        return WorkerGroup(
-            group.name, group.desired, members, group.subnets, self._all_subnets, group.suspended
-        )
+        return WorkerGroup(group.name, group.desired, members, group.subnets, self._all_subnets)
 
     @property
     def _all_subnets(self) -> tuple[str, ...]:
@@ -161,8 +140,7 @@ class MemoryCapacity:
             if known is None or known.state != IN_SERVICE:
                 return
             self._groups[known.group].desired -= smaller
-            until = self.clock() + self.drain_within
-            self.launched[instance] = replace(known, state=DRAINING, drain_until=until)
+            self.launched[instance] = replace(known, state=DRAINING)
             self.hooks.drains(instance)
             self._lacks()
 
@@ -183,47 +161,6 @@ class MemoryCapacity:
             self._groups[group].subnets = tuple(subnets)
             self._lacks()
 
-    def resume(self, group: str) -> None:
-        """Let the group launch again."""
-        with self._lock:
-            self._groups[group].suspended = False
-            self._lacks()
-
-    def postpone(self, until: float) -> None:
-        """Keep the groups until then."""
-        with self._lock:
-            self._until = until
-
-    def tear_down(self) -> None:
-        """Delete the groups, and end all instances."""
-        with self._lock:
-            self._groups.clear()
-            self.end(tuple(self.launched))
-
-    # -- where to launch -------------------------------------------------------------------------
-
-    def zones(self, subnets: Sequence[str]) -> tuple[ZoneOffer, ...]:
-        """Return the zones of the subnets, without price and score."""
-        found = [
-            replace(zone, subnets=its, usd=0.0, score=0)
-            for zone in self.offered
-            if (its := tuple(each for each in zone.subnets if each in subnets))
-        ]
-        return tuple(found)
-
-    def offers(
-        self, zones: Iterable[ZoneOffer], types: Sequence[str], nodes: int
-    ) -> tuple[ZoneOffer, ...]:
-        """Return the zones with price and score."""
-        known = {zone.name: zone for zone in self.offered}
-        return tuple(
-            replace(zone, usd=known[zone.name].usd, score=known[zone.name].score) for zone in zones
-        )
-
-    def quotas(self, types: Sequence[str]) -> LaunchQuotas:
-        """Return no quotas: there are none."""
-        return LaunchQuotas()
-
     # -- what the owner lets happen --------------------------------------------------------------
 
     def launch_missing(self) -> None:
@@ -231,7 +168,7 @@ class MemoryCapacity:
         with self._lock:
             for group in self._groups.values():
                 lacking = group.desired - len(self._staying(group.name))
-                if lacking > 0 and not group.suspended and group.subnets:
+                if lacking > 0 and group.subnets:
                     for _ in range(int(min(lacking, self.hooks.room(group.name)))):
                         self._launch(group)
 
@@ -240,22 +177,10 @@ class MemoryCapacity:
         now = self.clock()
         self.hooks.emit(SpotWarning(f"warning-{instance}", now, instance, ahead))
 
-    def announce(self, instance: str, begins: float) -> None:
-        """Announce that the instance is maintained from that time on."""
-        change = f"change-{instance}"
-        self.hooks.emit(
-            ScheduledChange(f"{change}-{begins}", self.clock(), (instance,), begins, change)
-        )
-
     def lose(self, instance: str, reason: str = "Server.SpotInstanceTermination") -> None:
         """Take an instance at once."""
         with self._lock:
             self._end(instance, reason)
-
-    def suspend(self, group: str) -> None:
-        """Stop the launches of a group until they are resumed."""
-        with self._lock:
-            self._groups[group].suspended = True
 
     def forget(self, instance: str) -> None:
         """Show an ended instance no more."""
@@ -264,7 +189,7 @@ class MemoryCapacity:
 
     def _launch(self, group: _Group) -> None:
         self._count += 1
-        name, number = self.name(self._count), self._count
+        name = self.name(self._count)
         zone = next((z.name for z in self.offered if group.subnets[0] in z.subnets), "")
         made = Instance(
             name,
@@ -272,7 +197,7 @@ class MemoryCapacity:
             "running",
             self.type,
             zone,
-            self.address(number),
+            self.address(self._count),
             group.spot,
             self.clock(),
         )
@@ -301,14 +226,3 @@ class MemoryCapacity:
             self.launch_missing()
         else:
             self.hooks.lacks()
-
-    def _pass_time(self) -> None:
-        """Do what is due by now: ends of drains, and the end of groups that nobody looks after."""
-        now = self.clock()
-        if now >= self._until:
-            self._until = math.inf
-            for group in self._groups:
-                self.set_desired(group, 0)
-        for name, each in list(self.launched.items()):
-            if each.state == DRAINING and now >= each.drain_until:
-                self._end(name, "")

@@ -109,6 +109,8 @@ def report(
         total_usd_per_hour=spent.total.per_hour,
         rehearsal=rehearsals.telling(events),
         proof=rehearsals.proof(events),
+        traffic_usd=spent.traffic.spent,
+        traffic_usd_per_hour=spent.traffic.per_hour,
     )
 
 

@@ -5,17 +5,19 @@ from itertools import pairwise
 from statistics import median
 
 from spotelastic.cloud.model import ALIVE, Instance
-from spotelastic.controller.accounting import rehearsals
+from spotelastic.controller.accounting import rehearsals, training_pace
+from spotelastic.controller.accounting.usage import Usage, money
 from spotelastic.controller.etcd.etcd_mirror import Records
 from spotelastic.controller.model.observation import Fate
 from spotelastic.model.counting import counted
 from spotelastic.model.gpu import UNHEALTHY
 from spotelastic.model.interruption_kind import InterruptionKind
-from spotelastic.model.job import ENDED
+from spotelastic.model.job import ENDED, Job
 from spotelastic.model.progress import (
     NodeRole,
     NodeStatus,
     Point,
+    Progress,
     SlowNode,
     Status,
     Upload,
@@ -46,11 +48,14 @@ def status(
     fates: Mapping[Fate, int] = NO_MESSAGES,
     short_since: float | None = None,
     held: Sequence[str] = (),
+    bill: Iterable[Usage] = (),
+    linger: float | None = None,
 ) -> Status:
     """Return the status that `spotelastic status` shows.
 
     `etcd_leader` is the name of the etcd member that leads, empty for none. `fates` counts AWS's
-    messages. `held` are further warnings.
+    messages. `held` are further warnings. `linger` are the seconds that the cluster stays after its
+    job; None: it does not end by itself.
     """
     job, round_ = records.job, records.round
     state = job.state if job else "pending"
@@ -58,6 +63,9 @@ def status(
         state = "running"
     last = records.points[-1] if records.points else None
     committed = newest_committed(records.progress.values())
+    told, spent = _newest_reports(records), money(bill, now)
+    ended = job if job is not None and job.state in ENDED else None
+    seconds = step_time(records.points)
     return Status(
         name=cluster,
         state=state,
@@ -68,7 +76,7 @@ def status(
         world_size=round_.world_size if round_ else 0,
         committed=committed,
         upload=upload(records, committed),
-        step_time=step_time(records.points),
+        step_time=seconds,
         leader=records.leader,
         etcd_leader=_instance_of_member(machines.values(), etcd_leader),
         reason=_reason(records),
@@ -82,7 +90,39 @@ def status(
         replica=_replica(records),
         rehearsal=rehearsals.telling(records.events),
         proof=rehearsals.proof(records.events),
+        total=max((each.total for each in told), default=0),
+        samples_per_second=sum(each.samples for each in told) / seconds if seconds else 0.0,
+        pace=training_pace.pace(records.points),
+        began_at=records.points[0].at if records.points else 0.0,
+        stepped_at=last.at if last is not None else 0.0,
+        not_finite=training_pace.not_finite_since(told, records.points),
+        usual_loss=training_pace.usual_loss(records.points),
+        unsaved=next((each.unsaved for each in told if each.unsaved and ended is None), ""),
+        committed_at=max((e.at for e in records.events if e.kind == "committed"), default=0.0),
+        error=_error(ended),
+        ends_at=ended.at + linger if ended is not None and linger is not None else None,
+        usd=spent.spent,
+        usd_per_hour=spent.per_hour,
     )
+
+
+def _newest_reports(records: Records) -> Sequence[Progress]:
+    """Return the nodes' reports of the newest round of which there are any: when a round has just
+    begun, those of the one before.
+    """
+    newest = max((each.round for each in records.progress.values()), default=0)
+    return [each for each in records.progress.values() if each.round == newest]
+
+
+def _error(ended: Job | None) -> str:
+    """Return the error of a job that has failed, in one line: a message begins with it, and a
+    traceback ends with it.
+    """
+    failure = ended.failure if ended is not None else None
+    if failure is None:
+        return ""
+    message = failure.message.strip().partition("\n")[0]
+    return message or failure.traceback.strip().rpartition("\n")[2]
 
 
 def _warnings(records: Records) -> Iterable[str]:

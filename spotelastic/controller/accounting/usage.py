@@ -3,19 +3,23 @@
 EC2 forgets a terminated instance after about an hour and does not say when it ended. So the bill is
 updated from one observation to the next. It holds everything that AWS bills by the hour and that
 `up --plan` counts: workers and control nodes with their disks and public addresses, and NAT
-gateways. It leaves out what AWS bills by the request or the byte.
+gateways. Of what AWS bills by the byte it holds what nodes send to other zones, as they measure it;
+the rest is left out, and what AWS bills by the request.
 """
 
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Literal
 
-from spotelastic.cloud.model import GONE, Instance
+from spotelastic.cloud.model import GONE, TRAFFIC_USD, Instance
 from spotelastic.cloud.port import Prices
 from spotelastic.controller.model.observation import Money
-from spotelastic.model.progress import Cost, Report
+from spotelastic.model.progress import Cost, Progress, Report
 
 HOUR = 3600.0
+GB = 1e9
 ROLES: Mapping[str, Literal["worker", "control"]] = {"worker": "worker", "control": "control"}
 """Roles of the instances that are on the bill."""
 NETWORK = "network"
@@ -48,6 +52,12 @@ class Usage:
     """Whether its spot price is not known yet, so that it is charged as on demand."""
     earlier: tuple[Before, ...] = ()
     """Its earlier spot prices, the oldest first."""
+    crossed: int = 0
+    """Bytes that it has sent to nodes in other zones."""
+    crossed_told: int = 0
+    """What its agent has counted of them: the next one begins at 0 again."""
+    crossing: int = 0
+    """Bytes a second that it sends there now."""
 
     @property
     def rate(self) -> float:
@@ -77,6 +87,15 @@ class Usage:
             since = max(since, before.until)
         return total + max(0.0, end - since) / HOUR * self.rate
 
+    @property
+    def traffic(self) -> Money:
+        """What it has sent to other zones costs. Where its own price is not known, that is not
+        either.
+        """
+        usd = TRAFFIC_USD / GB if self.rate else 0.0
+        crossing = self.crossing if self.end is None else 0
+        return Money(self.crossed * usd, crossing * HOUR * usd)
+
 
 Bill = Mapping[str, Usage]
 """Usage by instance."""
@@ -84,16 +103,20 @@ Bill = Mapping[str, Usage]
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """The bill's sums, for workers and for all else."""
+    """The bill's sums, for workers, for their traffic, and for all else."""
 
     workers: Money
     control: Money
     """Sum for control nodes and NAT gateways."""
+    traffic: Money
+    """Sum for what is sent to other zones."""
 
     @property
     def total(self) -> Money:
-        one, other = self.workers, self.control
-        return Money(one.spent + other.spent, one.per_hour + other.per_hour)
+        parts = (self.workers, self.control, self.traffic)
+        spent = sum(part.spent for part in parts)
+        per_hour = sum(part.per_hour for part in parts)
+        return Money(spent, per_hour, workers=self.workers.per_hour)
 
 
 def account(
@@ -112,7 +135,10 @@ def account(
     `gateways` is what NAT gateways cost, in US dollars an hour.
     """
     seen = {machine.id: machine for machine in machines if machine.role in ROLES}
-    forgotten = {name: item for name, item in bill.items() if name not in (*seen, NETWORK)}
+    there = {*seen, NETWORK}
+    forgotten = {
+        name: item for name, item in bill.items() if item.end is None and name not in there
+    }
     updated = {**bill, **closed(forgotten, last)}
     for name, machine in seen.items():
         updated[name] = _charged(updated.get(name), machine, prices, now)
@@ -129,20 +155,65 @@ def closed(bill: Bill, at: float) -> dict[str, Usage]:
     }
 
 
+def with_traffic(
+    bill: Bill, told: Iterable[Progress], training: Collection[str]
+) -> dict[str, Usage]:
+    """Return the bill after nodes have told what they have sent. Who is not `training` sends
+    nothing now.
+    """
+    updated = dict(bill)
+    for each in told:
+        item, crossing = bill.get(each.node), each.crossing if each.node in training else 0
+        if item is None or (item.crossed_told, item.crossing) == (each.crossed, crossing):
+            continue
+        more = each.crossed - item.crossed_told
+        updated[each.node] = replace(
+            item,
+            crossed=item.crossed + (each.crossed if more < 0 else more),
+            crossed_told=each.crossed,
+            crossing=crossing,
+        )
+    return updated
+
+
 def money(items: Iterable[Usage], now: float) -> Money:
     """Return what these items have cost, and cost an hour now."""
+    return split(items, now).total
+
+
+def split(items: Iterable[Usage], now: float) -> Split:
+    """Return what workers, their traffic and all else have cost, and cost an hour now."""
+    counted = tuple(items)
+    traffic = [item.traffic for item in counted if item.crossed]
+    return Split(
+        _by_time((item for item in counted if item.role == "worker"), now),
+        _by_time((item for item in counted if item.role != "worker"), now),
+        Money(sum(each.spent for each in traffic), sum(each.per_hour for each in traffic)),
+    )
+
+
+def _by_time(items: Iterable[Usage], now: float) -> Money:
     counted = tuple(items)
     spent = sum(item.usd(item.start, now) for item in counted)
     return Money(spent, sum(item.rate for item in counted if item.end is None))
 
 
-def split(items: Iterable[Usage], now: float) -> Split:
-    """Return what workers and all else have cost, and cost an hour now."""
-    counted = tuple(items)
-    return Split(
-        money((item for item in counted if item.role == "worker"), now),
-        money((item for item in counted if item.role != "worker"), now),
-    )
+def rates(bill: Bill) -> tuple[tuple[float, float], ...]:
+    """Return what all that runs costs an hour, from each time on at which that changes."""
+    changes: dict[float, float] = defaultdict(float)
+    for item in bill.values():
+        since = item.start
+        for before in item.earlier:
+            rate = before.usd_per_hour + item.besides_usd_per_hour
+            changes[since] += rate
+            changes[before.until] -= rate
+            since = before.until
+        changes[since] += item.rate
+        if item.end is not None:
+            changes[max(since, item.end)] -= item.rate
+    at = sorted(changes)
+    sums = accumulate(changes[each] for each in at)
+    return tuple((each, max(0.0, round(rate, 9))) for each, rate in zip(at, sums, strict=True))
 
 
 def cost(name: str, bill: Bill, report: Report | None, now: float, limit: float | None) -> Cost:
@@ -168,6 +239,8 @@ def cost(name: str, bill: Bill, report: Report | None, now: float, limit: float 
         control_usd=spent.control.spent,
         total_usd_per_hour=total.per_hour,
         total_usd=total.spent,
+        traffic_usd=spent.traffic.spent,
+        traffic_usd_per_hour=spent.traffic.per_hour,
     )
 
 

@@ -180,8 +180,11 @@ def _activity(seen: Observation, activity: GroupActivity, now: float) -> Event:
         return Event(now, name, _explained(seen, activity), instance, data)
     machine = seen.machines.get(instance)
     what = f"{machine.role} node {instance} in {machine.zone}" if machine else instance
-    verb = "is launched" if name == "launch" else "has ended"
-    return Event(now, name, f"{what} {verb}", instance, data)
+    if name != "launch":
+        return Event(now, name, f"{what} has ended", instance, data)
+    # The first leader looks long after the first nodes have come, and told of themselves.
+    at = min(now, machine.launched_at or now) if machine else now
+    return Event(at, name, f"{what} is launched", instance, data)
 
 
 def _tell_notice(seen: Observation, notice: Notice, now: float, cause: str) -> Iterator[Tell]:

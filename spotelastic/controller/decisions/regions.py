@@ -12,6 +12,8 @@ Must never happen:
 
 - jobs move back and forth: a stay that was too short to be worth its move doubles the time until
   the job goes there again, and the moves of a day are limited;
+- a job that does not train watches nodes that are known to be elsewhere for longer than the move
+  would take: it has nothing to lose, so that a short stay there before does not keep it;
 - a job leaves nodes that train for a region of which nothing is known.
 """
 
@@ -119,7 +121,7 @@ def _worth_moving(
         if worth(offer, policy) <= worth(here, policy) or offer.region == here.region:
             continue
         missed = seen.history.missed.get(offer.region, 0.0)
-        price = move_price(offer, here, policy) * _caution(seen, offer)
+        price = move_price(offer, here, policy) * _caution(seen, offer, policy)
         if missed >= price:
             nodes = f"{counted(offer.nodes or 0, 'node')} against {here.nodes or 0}"
             yield offer, f"{nodes}; {dollars(missed)} were missed, the move costs {dollars(price)}"
@@ -140,11 +142,11 @@ def _out_of_patience(
     others = [
         offer
         for offer in seen.offers
-        if offer.region != history.home and short >= policy.patience * _caution(seen, offer)
+        if offer.region != history.home and short >= policy.patience * _caution(seen, offer, policy)
     ]
     known = [offer for offer in others if worth(offer, policy) > 0]
     unknown = [offer for offer in others if offer.nodes is None]
-    unknown.sort(key=lambda offer: _caution(seen, offer))
+    unknown.sort(key=lambda offer: _caution(seen, offer, policy))
     yield from ((offer, why) for offer in known or unknown[:1])
 
 
@@ -160,7 +162,13 @@ def _stays(seen: RegionsSeen, here: RegionOffer, now: float, policy: RegionPolic
     return f"stays in {here.region}: {told}, and no other region has more"
 
 
-def _caution(seen: RegionsSeen, offer: RegionOffer) -> int:
+def _caution(seen: RegionsSeen, offer: RegionOffer, policy: RegionPolicy) -> int:
+    """Return the factor by which the job waits longer before it goes there: none to where it is
+    known to train, if it does not train where it is.
+    """
+    here = _offer(seen.history.home, seen.offers)
+    if worth(offer, policy) > 0.0 and not worth(here, policy):
+        return 1
     return seen.history.caution.get(offer.region, 1)
 
 

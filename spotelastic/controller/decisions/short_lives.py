@@ -69,7 +69,7 @@ def tell(seen: Observation, now: float, policy: ControllerPolicy) -> Iterator[Te
         for machine in _spot_workers(seen):
             if machine.zone == zone and now >= _proves_at(seen, machine, lives, policy):
                 age = lifetime(now - machine.launched_at)
-                text = f"{machine.id} has lived for {age} in {zone}: short lives there are over"
+                text = f"nodes in {zone} last again: {machine.id} has lived for {age}"
                 data = {"zone": zone, "incarnation": f"{zone}-{lives.at}"}
                 event = Event(now, SHORT_LIFE_OVER, text, "", data)
                 if account(event) not in seen.told:

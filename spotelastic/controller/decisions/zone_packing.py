@@ -5,6 +5,14 @@ nodes do. So a zone without capacity for the missing nodes is left as a whole. T
 launched in another zone at once. Nodes that still train follow after commits, each time no more
 than have arrived, so that a zone that promised too much costs little. In the same way a zone is
 left in which nodes are taken soon after their launch (`short_lives.py`).
+
+Must never happen:
+
+- a job trains across two zones although that costs more than its nodes, while it could train in
+  one: no zone is left then for which traffic was measured to cost that (`_dear_across`);
+- a job stays below min for that: then it trains nowhere, and another zone is chosen;
+- one zone is asked for ever: what nobody understands counts as the zone's own after a few more
+  failures, for the cloud's words change.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -12,21 +20,27 @@ from dataclasses import replace
 
 from spotelastic_checkpoints.backoff import Backoff
 
-from spotelastic.cloud.model import ZoneOffer, ranked
+from spotelastic.cloud.model import TRAFFIC_GB, TRAFFIC_USD, ZoneOffer, ranked
 from spotelastic.controller.decisions import short_lives
 from spotelastic.controller.decisions.capacity import held, refused_until, too_dear, wanting
 from spotelastic.controller.model.observation import (
     Action,
     ControllerPolicy,
+    LaunchFailures,
     Observation,
     Replace,
     SetSubnets,
     Tell,
+    account,
 )
 from spotelastic.model.progress import Event
 
 OF_A_ZONE = frozenset({"capacity", "zone"})
 """Causes of failed launches that may not be there in another zone."""
+UNKNOWN_AFTER = 2
+"""How many times as many launches must fail for what nobody understands."""
+TRAFFIC = "traffic"
+"""Kind of the event that tells that a zone is not left for what traffic would cost."""
 
 
 def undecided(seen: Observation, now: float, policy: ControllerPolicy) -> bool:
@@ -36,9 +50,30 @@ def undecided(seen: Observation, now: float, policy: ControllerPolicy) -> bool:
     home = seen.home
     if home is None:
         return True
+    return not _dear_across(seen, home) and _is_to_be_left(seen, home, now, policy)
+
+
+def _is_to_be_left(
+    seen: Observation, home: ZoneOffer, now: float, policy: ControllerPolicy
+) -> bool:
     if _less_bad(seen, home, now, policy):
         return True  # even if nothing is missing: those that are there are taken soon
     return _cannot_launch(seen, home, now, policy)
+
+
+def _dear_across(seen: Observation, home: ZoneOffer) -> bool:
+    """Whether the job trains in this zone, and across two it would cost more in traffic than in
+    nodes.
+    """
+    there = sum(_zone(seen, node) == home.name for node in seen.nodes if node not in seen.drains)
+    return there >= seen.least and _across(seen) > seen.money.workers > 0
+
+
+def _across(seen: Observation) -> float:
+    """Return the US dollars an hour of traffic in a round over two zones, by what is measured: a
+    ring of nodes leads into the other one, and back.
+    """
+    return 2 * seen.exchanged * TRAFFIC_USD
 
 
 def is_dry(seen: Observation, zone: str, now: float, policy: ControllerPolicy) -> bool:
@@ -47,9 +82,15 @@ def is_dry(seen: Observation, zone: str, now: float, policy: ControllerPolicy) -
     """
     failed = (seen.failed.get((group.name, zone)) for group in seen.groups)
     return any(
-        each is not None and each.cause in OF_A_ZONE and now < refused_until(each, policy)
+        each is not None and _is_of_a_zone(each, policy) and now < refused_until(each, policy)
         for each in failed
     )
+
+
+def _is_of_a_zone(failed: LaunchFailures, policy: ControllerPolicy) -> bool:
+    if failed.cause in ("", "other"):
+        return failed.count >= UNKNOWN_AFTER * policy.refused_after
+    return failed.cause in OF_A_ZONE
 
 
 def _less_bad(
@@ -93,7 +134,27 @@ def change(
     if undecided(seen, now, policy):
         yield from _choose(seen, now, policy)
     elif seen.home is not None and not seen.ended and seen.ending is None:
+        yield from _tell_of_traffic(seen, now, seen.home, policy)
         yield from _follow(seen, now, seen.home, policy, removed)
+
+
+def _tell_of_traffic(
+    seen: Observation, now: float, home: ZoneOffer, policy: ControllerPolicy
+) -> Iterator[Tell]:
+    """Record that a zone is not left for what traffic would cost: once in the job's life."""
+    others = len(seen.zones) > 1 and _dear_across(seen, home)
+    if not others or not _is_to_be_left(seen, home, now, policy):
+        return
+    life = seen.job.at if seen.job else 0.0
+    text = (
+        f"the job stays in {home.name} although {_why(seen, home, now, policy)}: across two zones "
+        f"traffic would cost ${_across(seen):.2f} an hour, its nodes cost "
+        f"${seen.money.workers:.2f} (--zones spread uses all zones)"
+    )
+    data = {"kind": TRAFFIC, "incarnation": f"{life}-{home.name}"}
+    event = Event(now, "limit", text, data=data)
+    if account(event) not in seen.told:
+        yield Tell(event)
 
 
 def _choose(seen: Observation, now: float, policy: ControllerPolicy) -> Iterator[Action]:
@@ -105,7 +166,11 @@ def _choose(seen: Observation, now: float, policy: ControllerPolicy) -> Iterator
     home = seen.home
     there = [zone for member in _staying(seen) if (zone := _zone(seen, member))]
     zones = [
-        replace(zone, elsewhere=sum(each != zone.name for each in there) / max(1, len(there)))
+        replace(
+            zone,
+            elsewhere=sum(each != zone.name for each in there) / max(1, len(there)),
+            exchanged=seen.exchanged or TRAFFIC_GB,
+        )
         for zone in _others(seen, home, now, policy)
     ]
     zones = _payable(seen, zones, now, policy)
@@ -179,7 +244,7 @@ def _why(seen: Observation, home: ZoneOffer | None, now: float, policy: Controll
         return "all nodes are to be in one zone"
     if is_dry(seen, home.name, now, policy):
         failed = [seen.failed.get((group.name, home.name)) for group in seen.groups]
-        told = [each for each in failed if each is not None and each.cause == "zone"]
+        told = [each for each in failed if each is not None and each.cause != "capacity"]
         return told[0].why if told else f"{home.name} has no capacity"
     if why := too_dear(seen, policy):
         return f"in {home.name} {why}"

@@ -17,7 +17,7 @@ from spotelastic.clock import Clock, steady, unbroken
 from spotelastic.cloud import bucket
 from spotelastic.cloud.bucket import ClusterBucket
 from spotelastic.cloud.model import Instance
-from spotelastic.controller.accounting import ledger
+from spotelastic.controller.accounting import ledger, troubles
 from spotelastic.controller.accounting.ledger_events import entries
 from spotelastic.controller.accounting.moved import joined
 from spotelastic.controller.accounting.status import status
@@ -112,10 +112,17 @@ class Publisher:
         self._earlier: Earlier | None = None
         """What the job did in the region that it was moved from; read at the first publication."""
         self._read_earlier = False
-        self.entries: tuple[Event, ...] = ()
-        """Events of the newest report's rows. The caller records them."""
+        self._rows: tuple[Event, ...] = ()
+        """Events of the newest report's rows."""
+        self._troubles: tuple[Event, ...] = ()
+        """What the newest status shows to be wrong, or over."""
         self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
         self._thread.start()
+
+    @property
+    def entries(self) -> tuple[Event, ...]:
+        """What the newest account has to be put on record. The caller does that."""
+        return (*self._rows, *self._troubles)
 
     def offer(self, account: Account) -> None:
         with self._wake:
@@ -212,7 +219,7 @@ class Publisher:
 
     def _report(self, account: Account, now: float) -> Report:
         report = _report(account, now)
-        self.entries = tuple(entries(report, now))
+        self._rows = tuple(entries(report, now))
         if (earlier := self._region_before()) is not None:
             report = joined(earlier, report, account.records.points)
         self._made = report
@@ -244,7 +251,10 @@ class Publisher:
             account.fates,
             account.short_since,
             account.held,
+            account.bill.values(),
+            account.spec.linger if account.spec is not None else None,
         )
+        self._troubles = tuple(troubles.entries(made, account.records.events, now))
         self._shows(PublishedFacts(cluster, made, self._made, account.records.events, account.spec))
         before, age = self._status, now - self._status_at
         if before is not None and age < HEARTBEAT and _same(made, before):
@@ -259,14 +269,22 @@ class Publisher:
 
 
 def _same(one: Status, other: Status) -> bool:
-    """Whether two statuses say the same. Messages about other clusters' instances do not count."""
-    return replace(one, at=other.at, messages=other.messages) == other
+    """Whether two statuses say the same. Messages about other clusters' instances do not count,
+    and what is spent grows by itself.
+    """
+    return replace(one, at=other.at, messages=other.messages, usd=other.usd) == other
 
 
 def _standing(status: Status) -> Status:
     """Return the status without the training's progress."""
     return replace(
-        status, at=0.0, step=0, loss=None, step_time=0.0, upload=None, messages={}, replica=0
+        replace(status, at=0.0, step=0, loss=None, upload=None, messages={}, replica=0, usd=0.0),
+        step_time=0.0,
+        samples_per_second=0.0,
+        pace=0.0,
+        began_at=0.0,
+        stepped_at=0.0,
+        usual_loss=None if status.usual_loss is None else 0.0,
     )
 
 

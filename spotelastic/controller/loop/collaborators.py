@@ -48,7 +48,7 @@ class Publishes(Protocol):
 
     @property
     def entries(self) -> tuple[Event, ...]:
-        """The interruptions of the newest report."""
+        """What is to be put on record of the newest account."""
 
     def offer(self, account: Account) -> None: ...
 

@@ -6,6 +6,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from statistics import mean
 
 from spotelastic.cloud.model import (
     ALIVE,
@@ -15,7 +16,7 @@ from spotelastic.cloud.model import (
     WorkerGroup,
     ZoneOffer,
 )
-from spotelastic.controller.accounting import rehearsals, usage
+from spotelastic.controller.accounting import rehearsals, troubles, usage
 from spotelastic.controller.accounting.status import reached
 from spotelastic.controller.accounting.usage import Bill
 from spotelastic.controller.decisions import capacity, short_lives
@@ -210,11 +211,14 @@ class LeaderState:
         return replace(self, view=replace(self.view, subnets=subnets, zones=zones))
 
     def counted(self, records: Records, now: float) -> "LeaderState":
-        """Return the state after the nodes have been counted."""
+        """Return the state after the nodes have been counted, and what they have sent."""
+        view, told = self.view, records.progress.values()
+        bill = usage.with_traffic(view.bill, told, _training(records))
+        known = replace(self, view=replace(view, bill=bill))
         ended = records.job is not None and records.job.state in ENDED
         if ended or len(records.nodes) >= self.view.job.settings.min_nodes:
-            return replace(self, short_since=None)
-        return replace(self, short_since=now) if self.short_since is None else self
+            return replace(known, short_since=None)
+        return replace(known, short_since=now) if self.short_since is None else known
 
     # -- what follows from it --------------------------------------------------------------------
 
@@ -268,6 +272,7 @@ class LeaderState:
             handled=inputs.handled,
             answered=inputs.answered,
             money=usage.money(view.bill.values(), inputs.now),
+            exchanged=_exchanged(records),
         )
 
     @property
@@ -306,6 +311,7 @@ class LeaderState:
             round=round_,
             trained=round_ is not None and round_.phase == "started",
             step=reached(records),
+            total=max((each.total for each in records.progress.values()), default=0),
             nodes=len(records.nodes),
             least=job.settings.min_nodes,
             short_since=self.short_since,
@@ -315,6 +321,8 @@ class LeaderState:
             rehearsal=rehearsals.telling(records.events),
             proof=rehearsals.proof(records.events),
             validity=job.spec.validity if job.spec is not None else Validity(),
+            troubles=troubles.lasting(records.events),
+            linger=job.upkeep.linger,
         )
 
     def account(self, records: Records, now: float, undelivered: tuple[str, ...] = ()) -> Account:
@@ -335,3 +343,21 @@ class LeaderState:
             ),
             view.job.spec,
         )
+
+
+def _training(records: Records) -> frozenset[str]:
+    """Return the nodes that train now, as they have told."""
+    round_, told = records.round, records.progress
+    if round_ is None or round_.phase != "started":
+        return frozenset()
+    members = {member.node for member in round_.members} & records.nodes.keys() & told.keys()
+    return frozenset(node for node in members if told[node].round == round_.number)
+
+
+def _exchanged(records: Records) -> float:
+    """Return the GB an hour that each node sends to others, also while they pause; 0: not
+    measured.
+    """
+    told = (records.progress.get(node) for node in records.nodes)
+    measured = [each.sending for each in told if each is not None and each.sending]
+    return mean(measured or [0]) * usage.HOUR / usage.GB

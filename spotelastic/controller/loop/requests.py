@@ -193,7 +193,7 @@ class Published:
     """Answers `Publish`."""
 
     entries: tuple[Event, ...]
-    """Interruptions of the newest report, to be put on record."""
+    """Interruptions of the newest report, and what is wrong, to be put on record."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,6 +99,8 @@ class Money:
     """What one more spot node costs an hour; 0: not known."""
     on_demand: float = 0.0
     """What one more on-demand node costs an hour."""
+    workers: float = 0.0
+    """What the workers that run now cost an hour."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +190,8 @@ class Observation:
     short_lives: Mapping[str, ShortLives] = field(default_factory=dict)
     """Zones in which nodes were taken soon after their launch."""
     money: Money = Money()
+    exchanged: float = 0.0
+    """GB an hour that each node of the round sends to others; 0: not measured."""
     committed: int = 0
     """The newest step in the object store."""
     given_back_at: int = 0

@@ -5,10 +5,10 @@ something changed: a call, an instance's state, capacity, a deadline. So calls r
 launches happen after them, as on AWS. `planner.py` decides what to launch and which instances to
 terminate.
 
-A member passes through Pending, Pending:Wait (launch hooks), Pending:Proceed, InService,
-Terminating, Terminating:Wait (termination hooks) and Terminating:Proceed. Terminating members no
-longer count, so their replacements launch at once. An instance that EC2 has taken passes through
-the hooks as well: its group waits until the action is completed or times out.
+A member passes through Pending, InService, Terminating, Terminating:Wait (hooks) and
+Terminating:Proceed. Terminating members no longer count, so their replacements launch at once. An
+instance that EC2 has taken passes through the hooks as well: its group waits until the action is
+completed or times out.
 """
 
 import logging
@@ -16,12 +16,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from moto.autoscaling.exceptions import AutoscalingClientError, ValidationError
+from moto.autoscaling.exceptions import ValidationError
 from moto.core.exceptions import ServiceException
 
 from spotelastic.clock import wall
 from spotelastic.local.autoscaling import planner
 from spotelastic.local.autoscaling.activities import Activities, Activity
+from spotelastic.local.autoscaling.launches import launch
 from spotelastic.local.autoscaling.members import (
     LocalGroupMember,
     counting,
@@ -35,18 +36,12 @@ from spotelastic.local.instances import machines
 from spotelastic.local.instances.machines import LocalInstance, LocalInstances
 from spotelastic.local.instances.spot_market import SpotMarket
 
-LAUNCHING = "autoscaling:EC2_INSTANCE_LAUNCHING"
 TERMINATING = "autoscaling:EC2_INSTANCE_TERMINATING"
 
 _log = logging.getLogger(__name__)
 
 RETRY = 15.0
 """Seconds until a failed launch is tried again, unless capacity changes before."""
-BROKEN = "Client.InternalError"
-"""State reason of an instance that EC2 accepted and could not start."""
-
-Launch = Callable[[Any, planner.LaunchPool, bool], Any]
-"""Launches one instance for (group, pool, spot); raises EC2's error."""
 
 
 @dataclass(slots=True)
@@ -68,14 +63,12 @@ class AutoScaling:
         market: SpotMarket,
         agenda: Agenda,
         emit: Callable[[eventbridge_messages.BusEvent], None],
-        launch: Launch,
     ) -> None:
         self._backend = backend
         self._machines = machines
         self._market = market
         self._agenda = agenda
         self._emit = emit
-        self._launch = launch
         self._ledgers: dict[str, _Ledger] = {}
         self.activities = Activities()
         self._planned = False
@@ -90,7 +83,7 @@ class AutoScaling:
 
     def machine_changed(self, machine: LocalInstance) -> None:
         """Note that an instance's state has changed."""
-        if machine.state == machines.TERMINATED and machine.it.state_reason.code != BROKEN:
+        if machine.state == machines.TERMINATED:
             self.capacity_changed()
         self.wake()
 
@@ -105,13 +98,6 @@ class AutoScaling:
         group, member = self._find(instance)
         cause = "a user request"
         if decrement:
-            if group.desired_capacity <= group.min_size:
-                raise ValidationError(
-                    f"Currently, desiredSize equals minSize ({group.min_size}). Terminating "
-                    "instance without replacement will violate group's min size constraint. "
-                    "Either set shouldDecrementDesiredCapacity flag to false or lower group's "
-                    "min size."
-                )
             cause += (
                 f", shrinking the capacity from {group.desired_capacity} to "
                 f"{group.desired_capacity - 1}"
@@ -120,31 +106,14 @@ class AutoScaling:
         self.wake()
         return self._begin_terminating(group, member, f"in response to {cause}.")
 
-    def complete(self, group: str, hook: str, result: str, token: str, instance: str) -> None:
+    def complete(self, group: str, hook: str, token: str, instance: str) -> None:
         """Carry out CompleteLifecycleAction."""
-        member = self._waiting(group, hook, token, instance)
-        del member.waits[hook]
-        if result == "ABANDON" and member.lifecycle_state.startswith("Pending"):
-            member.abandoned = True
-        if result == "ABANDON":
-            member.waits.clear()
+        del self._waiting(group, hook, token, instance).waits[hook]
         self.wake()
 
-    def heartbeat(self, group: str, hook: str, token: str, instance: str) -> None:
-        """Carry out RecordLifecycleActionHeartbeat: the time-out starts again."""
-        wait = self._waiting(group, hook, token, instance).waits[hook]
-        wait.deadline = wall() + wait.hook.heartbeat_timeout
-        self._agenda.at(wait.deadline, self.wake)
-
-    def delete(self, group: str, force: bool) -> None:
-        """Carry out DeleteAutoScalingGroup; without `force` only of an empty group."""
+    def delete(self, group: str) -> None:
+        """Carry out DeleteAutoScalingGroup, with all instances."""
         found = self._group(group)
-        if found.instance_states and not force:
-            raise AutoscalingClientError(
-                "ResourceInUse",
-                "You cannot delete an AutoScalingGroup while there are instances or pending Spot "
-                "instance request(s) still in the group.",
-            )
         found.min_size = found.max_size = found.desired_capacity = 0
         found.status = "Delete in progress"
         self._ledger(group).deleting = True
@@ -159,7 +128,7 @@ class AutoScaling:
         A stack deletes what they use right after it.
         """
         instances = [member.instance for member in self._group(group).instance_states]
-        self.delete(group, force=True)
+        self.delete(group)
         self._machines.settle(instances)
         self.pass_over()
 
@@ -182,7 +151,6 @@ class AutoScaling:
         if self._ledger(group.name).deleting:
             self._drop_if_empty(group)
             return
-        self._replace_unhealthy(group)
         self._shrink(group)
         self._grow(group, now)
 
@@ -190,36 +158,23 @@ class AutoScaling:
         """Take one member one state further, if possible."""
         machine = self.machine(member)
         for name, wait in list(member.waits.items()):
-            if now >= min(wait.deadline, wait.limit):
+            if now >= wait.deadline:
                 del member.waits[name]
-                member.abandoned |= wait.hook.default_result == "ABANDON"
         state = member.lifecycle_state
         if machine is None or machine.state in machines.GONE:
-            self._advance_gone(group, member, machine, now)
+            self._advance_gone(group, member, machine)
         elif state == "Pending" and machine.state == machines.RUNNING:
-            self._enter_hooks(group, member, LAUNCHING)
-            self._advance(group, member, now)
-        elif state == "Pending:Wait" and not member.waits:
-            if member.abandoned:
-                self._begin_terminating(
-                    group, member, "because its launch was abandoned.", hooks=False
-                )
-            else:
-                self._put_in_service(group, member)
+            self._put_in_service(group, member)
         elif state == "Terminating:Wait" and not member.waits:
             self._proceed_terminating(member)
 
     def _advance_gone(
-        self, group: Any, member: LocalGroupMember, machine: LocalInstance | None, now: float
+        self, group: Any, member: LocalGroupMember, machine: LocalInstance | None
     ) -> None:
-        if machine is not None and machine.state in (machines.STOPPING, machines.STOPPED):
-            if not suspended(group, "HealthCheck"):
-                self._machines.terminate(member.instance)
-            return
         if not member.lifecycle_state.startswith("Terminating"):
-            if suspended(group, "HealthCheck") or not self._is_found_out(member, machine):
+            if not self._is_found_out(member, machine):
                 return
-            self._begin_leaving(group, member, machine)
+            self._begin_leaving(group, member)
         if member.lifecycle_state == "Terminating:Wait" and not member.waits:
             member.lifecycle_state = "Terminating:Proceed"
         ended = machine is None or machine.state == machines.TERMINATED
@@ -230,13 +185,9 @@ class AutoScaling:
         """Whether the group's health check has seen that the instance is gone: at once."""
         return True
 
-    def _begin_leaving(
-        self, group: Any, member: LocalGroupMember, machine: LocalInstance | None
-    ) -> None:
+    def _begin_leaving(self, group: Any, member: LocalGroupMember) -> None:
         """Let a member go whose instance EC2 has taken. One that never ran passes no hooks."""
         ran = member.lifecycle_state != "Pending"
-        if machine is not None and machine.it.state_reason.code == BROKEN:
-            self._launch_broke(group, member, str(machine.it.state_reason.message))
         member.activity = self._begin(
             group,
             member,
@@ -245,20 +196,7 @@ class AutoScaling:
         member.lifecycle_state = "Terminating"
         member.waits.clear()
         if ran:
-            self._enter_hooks(group, member, TERMINATING)
-
-    def _launch_broke(self, group: Any, member: LocalGroupMember, why: str) -> None:
-        if member.activity is None:
-            return
-        member.activity.ended(
-            "Cancelled",
-            "Instance became unhealthy while waiting for instance to be in InService state. "
-            f"Termination Reason: {why}",
-        )
-        ended = eventbridge_messages.activity_ended(group, member.activity, member.instance_id)
-        self._emit(ended)
-        self._launch_failed(self._ledger(group.name), wall())
-        member.activity = None
+            self._enter_hooks(group, member)
 
     def _leave(self, group: Any, member: LocalGroupMember) -> None:
         group.instance_states.remove(member)
@@ -268,25 +206,15 @@ class AutoScaling:
                 eventbridge_messages.activity_ended(group, member.activity, member.instance_id)
             )
 
-    def _enter_hooks(self, group: Any, member: LocalGroupMember, transition: str) -> None:
-        """Move the member into the waiting state; without hooks it leaves it in the same pass."""
-        launching = transition == LAUNCHING
-        member.lifecycle_state = "Pending:Wait" if launching else "Terminating:Wait"
+    def _enter_hooks(self, group: Any, member: LocalGroupMember) -> None:
+        """Let a member that ends wait at its hooks; without any it goes on in the same pass."""
+        member.lifecycle_state = "Terminating:Wait"
         now = wall()
         for hook in self._backend.describe_lifecycle_hooks(group.name):
-            if hook.lifecycle_transition != transition:
-                continue
             wait = member.wait(hook, now)
             self._agenda.at(wait.deadline, self.wake)
-            ends = ("EC2", "AutoScalingGroup")
             self._emit(
-                eventbridge_messages.lifecycle_action(
-                    group,
-                    member.instance_id,
-                    hook,
-                    wait.token,
-                    *(ends if launching else reversed(ends)),
-                )
+                eventbridge_messages.lifecycle_action(group, member.instance_id, hook, wait.token)
             )
 
     def _put_in_service(self, group: Any, member: LocalGroupMember) -> None:
@@ -312,7 +240,7 @@ class AutoScaling:
         if (machine := self.machine(member)) is not None:
             machine.target_state = "Terminated"
         if hooks:
-            self._enter_hooks(group, member, TERMINATING)
+            self._enter_hooks(group, member)
         if not member.waits:
             self._proceed_terminating(member)
         return activity
@@ -321,16 +249,7 @@ class AutoScaling:
         member.lifecycle_state = "Terminating:Proceed"
         self._machines.terminate(member.instance)
 
-    def _replace_unhealthy(self, group: Any) -> None:
-        if suspended(group, "ReplaceUnhealthy") or suspended(group, "Terminate"):
-            return
-        for member in counting(group):
-            if member.health_status == "Unhealthy":
-                self._begin_terminating(group, member, "in response to a user health-check.")
-
     def _shrink(self, group: Any) -> None:
-        if suspended(group, "Terminate"):
-            return
         by_id = {member.instance_id: member for member in counting(group)}
         for victim in planner.surplus(policy_of(group), seen(by_id.values())):
             cause = "in response to a difference between desired and actual capacity."
@@ -358,7 +277,7 @@ class AutoScaling:
         places = planner.places(policy, seen(counting(group)), spot, self._offer(spot))
         for place in places:
             try:
-                instance = self._launch(group, place, spot)
+                instance = launch(group, place, spot)
             except ServiceException as error:
                 failure = f"{error.code} - {error.message}"
             except OSError as error:
@@ -380,7 +299,6 @@ class AutoScaling:
         member = LocalGroupMember(
             instance,
             lifecycle_state="Pending",
-            protected_from_scale_in=group.new_instances_protected_from_scale_in,
             autoscaling_group=group,
         )
         member.spot = spot

@@ -10,18 +10,13 @@ from moto.autoscaling import models
 from spotelastic.local.autoscaling import planner
 from spotelastic.local.autoscaling.activities import Activity
 
-GLOBAL_TIMEOUT = 172800  # longest wait in seconds, however many heartbeats are sent
-_MULTIPLES = 100  # or so many heartbeat time-outs, whichever is less
-
 
 @dataclass(slots=True)
 class LifecycleWait:
-    """A life-cycle action in progress; times in epoch seconds."""
+    """A life-cycle action in progress; it ends at `deadline` (epoch s) unless it is completed."""
 
-    hook: Any
     token: str
     deadline: float
-    limit: float
 
 
 class LocalGroupMember(models.InstanceState):
@@ -33,15 +28,12 @@ class LocalGroupMember(models.InstanceState):
         self.spot = self.instance.lifecycle == "spot"
         self.waits: dict[str, LifecycleWait] = {}
         """Life-cycle actions in progress, by name of the hook."""
-        self.abandoned = False
         self.activity: Activity | None = None
         """The scaling activity in progress for the member."""
 
     def wait(self, hook: Any, now: float) -> LifecycleWait:
         """Begin a life-cycle action at the hook."""
-        timeout = hook.heartbeat_timeout
-        limit = now + min(GLOBAL_TIMEOUT, timeout * _MULTIPLES)
-        wait = LifecycleWait(hook, str(uuid.uuid4()), now + timeout, limit)
+        wait = LifecycleWait(str(uuid.uuid4()), now + hook.heartbeat_timeout)
         self.waits[hook.name] = wait
         return wait
 
@@ -95,7 +87,6 @@ def seen(members: Iterable[LocalGroupMember]) -> list[planner.GroupInstance]:
             member.zone,
             member.spot,
             member.instance.launch_time.timestamp(),
-            bool(member.protected_from_scale_in),
         )
         for member in members
     ]

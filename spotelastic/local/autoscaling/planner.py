@@ -9,8 +9,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +19,6 @@ class GroupInstance:
     zone: str
     spot: bool
     launched_at: float
-    protected: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +38,8 @@ class CapacityOffer:
     free: float
 
 
-class Offering(Protocol):
-    """Returns the offer of a (type, zone)."""
-
-    def __call__(self, type: str, zone: str) -> CapacityOffer: ...
+Offering = Callable[[str, str], CapacityOffer]
+"""Returns the offer of a (type, zone)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,25 +83,22 @@ def places(
     return [
         LaunchPool(subnet, zone, type)
         for subnet, zone in subnets
-        for type in _by_preference(policy, spot, partial(offer, zone=zone))
+        for type in _by_preference(policy, spot, zone, offer)
     ]
 
 
 def surplus(policy: GroupRequest, members: Sequence[GroupInstance]) -> list[str]:
     """Return which instances to terminate to get down to the desired size.
 
-    Of the fullest zone and the purchase option over its share, the oldest; never a protected one.
+    Of the fullest zone and the purchase option over its share, the oldest.
     """
     left = list(members)
     chosen = []
     while len(left) > policy.desired:
-        candidates = [member for member in left if not member.protected]
-        if not candidates:
-            break
         population = Counter(member.zone for member in left)
         over = sum(not member.spot for member in left) > policy.on_demand
         victim = min(
-            candidates,
+            left,
             key=lambda member: (
                 -population[member.zone],
                 member.spot if over else not member.spot,
@@ -119,12 +111,8 @@ def surplus(policy: GroupRequest, members: Sequence[GroupInstance]) -> list[str]
     return chosen
 
 
-def _by_preference(
-    policy: GroupRequest, spot: bool, offer: Callable[[str], CapacityOffer]
-) -> list[str]:
+def _by_preference(policy: GroupRequest, spot: bool, zone: str, offer: Offering) -> list[str]:
     strategy = policy.spot_strategy if spot else policy.on_demand_strategy
-    if strategy in ("prioritized", "capacity-optimized-prioritized"):
+    if strategy == "prioritized":
         return list(policy.types)
-    if strategy == "capacity-optimized":
-        return sorted(policy.types, key=lambda type: -offer(type).free)
-    return sorted(policy.types, key=lambda type: offer(type).price)
+    return sorted(policy.types, key=lambda type: offer(type, zone).price)

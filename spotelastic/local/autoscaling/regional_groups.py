@@ -4,7 +4,6 @@ name.
 
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
 
 from moto.autoscaling.exceptions import AutoscalingClientError
 
@@ -38,10 +37,6 @@ class RegionalScaling:
         """Let launches that failed be tried again."""
         for each in self._regions.values():
             each.capacity_changed()
-
-    def machine(self, member: Any) -> LocalInstance | None:
-        """Return the instance of a group's member."""
-        return self.of(member.instance.region_name).machine(member)
 
     def terminate_member(self, instance: str, decrement: bool) -> Activity:
         """Carry out TerminateInstanceInAutoScalingGroup, in whichever region the instance is."""

@@ -60,24 +60,19 @@ def state_change(account: str, region: str, instance: str, state: str) -> BusEve
     )
 
 
-def lifecycle_action(
-    group: Any, instance: str, hook: Any, token: str, origin: str, destination: str
-) -> BusEvent:
-    """Return the event of a life-cycle action; `group` and `hook` are moto's."""
-    verb = "launch" if hook.lifecycle_transition.endswith("LAUNCHING") else "terminate"
+def lifecycle_action(group: Any, instance: str, hook: Any, token: str) -> BusEvent:
+    """Return the event of an instance that waits for its end; `group` and `hook` are moto's."""
     detail = {
         "LifecycleActionToken": token,
         "AutoScalingGroupName": group.name,
         "LifecycleHookName": hook.name,
         "EC2InstanceId": instance,
         "LifecycleTransition": hook.lifecycle_transition,
-        "Origin": origin,
-        "Destination": destination,
+        "Origin": "AutoScalingGroup",
+        "Destination": "EC2",
     }
-    if hook.notification_metadata:
-        detail["NotificationMetadata"] = hook.notification_metadata
     return BusEvent(
-        "aws.autoscaling", f"EC2 Instance-{verb} Lifecycle Action", (group.arn,), detail
+        "aws.autoscaling", "EC2 Instance-terminate Lifecycle Action", (group.arn,), detail
     )
 
 

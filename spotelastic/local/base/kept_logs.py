@@ -73,10 +73,6 @@ class KeptLogs:
         """Return when a stream was last written, in seconds since the epoch."""
         return self._path(cluster, stream).stat().st_mtime
 
-    def remove(self, cluster: str, stream: str) -> None:
-        """Delete a stream."""
-        self._path(cluster, stream).unlink(missing_ok=True)
-
     def delete(self, cluster: str) -> None:
         """Delete all that clusters of this name have written; nothing is no error."""
         shutil.rmtree(self.root / cluster, ignore_errors=True)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
 from threading import Thread
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 from urllib.parse import unquote
 
 TOKEN = "x-aws-ec2-metadata-token"
@@ -29,9 +29,6 @@ _HEADER_LIMIT = 16384
 _IDLE = 60.0  # seconds after which an idle connection is closed
 _SOCK_DIAG, _BY_FAMILY = 4, 20  # NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY
 _UID = 80  # where an answer has the user: after its header, 4 bytes, the addresses, 3 numbers
-
-Trouble = Literal["none", "expired", "unavailable", "hangs"]
-"""A fault of the service: all its tokens have expired; it answers 503; it does not answer."""
 
 T = TypeVar("T")
 
@@ -51,7 +48,6 @@ class _Service:
     tokens: dict[str, float] = field(default_factory=dict)
     """By token: when it expires (monotonic seconds)."""
     connections: set[asyncio.StreamWriter] = field(default_factory=set)
-    trouble: Trouble = "none"
 
 
 class MetadataServer:
@@ -75,10 +71,6 @@ class MetadataServer:
     def close_address(self, address: str) -> None:
         """Stop serving an address."""
         self._run(self._close(address))
-
-    def set_trouble(self, address: str, trouble: Trouble) -> None:
-        """Set the fault of an address's service."""
-        self._run(self._set_trouble(address, trouble))
 
     def close(self) -> None:
         """Stop serving all addresses."""
@@ -104,12 +96,6 @@ class MetadataServer:
             for writer in list(service.connections):
                 writer.transport.abort()
 
-    async def _set_trouble(self, address: str, trouble: Trouble) -> None:
-        service = self._services[address]
-        service.trouble = trouble
-        if trouble == "expired":
-            service.tokens.clear()
-
     async def _serve(
         self, service: _Service, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
@@ -118,10 +104,7 @@ class MetadataServer:
             if not _is_ours(writer.get_extra_info("peername"), writer.get_extra_info("sockname")):
                 return
             while request := await _read_request(reader):
-                if service.trouble == "hangs":
-                    await reader.read()  # until the client gives up
-                    return
-                status, body, extra = self._answer(service, *request)
+                status, body, extra = await self._answer(service, *request)
                 writer.write(_response(status, body, extra))
                 await writer.drain()
         except (OSError, ValueError, EOFError, TimeoutError, asyncio.LimitOverrunError):
@@ -130,12 +113,10 @@ class MetadataServer:
             service.connections.discard(writer)
             writer.close()
 
-    def _answer(
+    async def _answer(
         self, service: _Service, method: str, path: str, headers: dict[str, str]
     ) -> tuple[HTTPStatus, str, dict[str, str]]:
         now = time.monotonic()
-        if service.trouble == "unavailable":
-            return HTTPStatus.SERVICE_UNAVAILABLE, "", {}
         if method == "PUT" and path == "/latest/api/token":
             return _new_token(service, headers, now)
         if method not in ("GET", "HEAD"):

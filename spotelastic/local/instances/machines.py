@@ -1,6 +1,6 @@
-"""Emulates EC2 instances as groups of processes: launches, stops, interrupts and terminates them.
+"""Emulates EC2 instances as groups of processes: launches, interrupts and terminates them.
 
-States are EC2's own: pending -> running -> shutting-down -> terminated, or -> stopping -> stopped.
+States are EC2's own: pending -> running -> shutting-down -> terminated; none is ever stopped.
 An instance that is shutting down has lost all its processes before it is terminated. Everything
 here runs under the cloud's lock, except `read`, which the metadata service calls.
 """
@@ -17,22 +17,14 @@ from spotelastic.clock import wall
 from spotelastic.local.base import eventbridge_messages
 from spotelastic.local.base.agenda import Agenda
 from spotelastic.local.instances import metadata
-from spotelastic.local.instances.imds import MetadataServer, Trouble
-from spotelastic.local.instances.launch_checks import DiskKey
+from spotelastic.local.instances.imds import MetadataServer
 from spotelastic.local.instances.metadata import Facts, Notices, RoleCredentials
 from spotelastic.local.instances.power import Power
 from spotelastic.local.instances.spot_market import SpotMarket
 
-PENDING, RUNNING, SHUTTING_DOWN, TERMINATED, STOPPING, STOPPED = (
-    "pending",
-    "running",
-    "shutting-down",
-    "terminated",
-    "stopping",
-    "stopped",
-)
-_CODES = {PENDING: 0, RUNNING: 16, SHUTTING_DOWN: 32, TERMINATED: 48, STOPPING: 64, STOPPED: 80}
-GONE = (SHUTTING_DOWN, TERMINATED, STOPPING, STOPPED)
+PENDING, RUNNING, SHUTTING_DOWN, TERMINATED = "pending", "running", "shutting-down", "terminated"
+_CODES = {PENDING: 0, RUNNING: 16, SHUTTING_DOWN: 32, TERMINATED: 48}
+GONE = (SHUTTING_DOWN, TERMINATED)
 
 _CREDENTIALS = timedelta(hours=6)
 _RENEW_BEFORE = timedelta(minutes=30)
@@ -50,10 +42,6 @@ class LocalInstance:
     target_state: str = ""
     credentials: RoleCredentials | None = None
     off: Future[None] | None = None
-    starts: int = 0
-    """How often it was switched on."""
-    gone_at: float = 0.0
-    """When EC2 began to end it; 0: it has not."""
 
     @property
     def id(self) -> str:
@@ -88,7 +76,6 @@ class LocalInstances:
         imds_port: int,
         emit: Callable[[eventbridge_messages.BusEvent], None],
     ) -> None:
-        self.disk_key = DiskKey()
         self._agenda = agenda
         self._power = power
         self._market = market
@@ -120,13 +107,6 @@ class LocalInstances:
             if machine.state in (PENDING, RUNNING) and _tags(machine.it).get(key) != value
         ]
 
-    def region_of(self, key: str) -> str | None:
-        """Return the region of the instance that has this access key; None if none has it."""
-        for machine in tuple(self._machines.values()):
-            if machine.credentials is not None and machine.credentials.key == key:
-                return str(machine.it.region_name)
-        return None
-
     def free(self, type: str, zone: str) -> float:
         """Return how many more instances of the type fit into the zone."""
         used = sum(
@@ -137,43 +117,14 @@ class LocalInstances:
         )
         return self._market.free(type, zone, used)
 
-    def within_quota(self, type: str, spot: bool) -> bool:
-        """Whether the account may run one more instance of the type."""
-        running = [
-            (str(machine.it.instance_type), machine.spot)
-            for machine in self._machines.values()
-            if machine.state in (PENDING, RUNNING)
-        ]
-        return self._market.within_quota(type, spot, running)
-
     # -- what EC2 does -----------------------------------------------------------------------
 
-    def add(self, instance: Any, own_interfaces: Iterable[str], *, fails: str = "") -> None:
-        """Start a new instance. Raises `OSError` if its address cannot be bound.
-
-        `fails` is the state reason of one that EC2 accepts but cannot start.
-        """
+    def add(self, instance: Any, own_interfaces: Iterable[str]) -> None:
+        """Start a new instance. Raises `OSError` if its address cannot be bound."""
         machine = LocalInstance(instance, tuple(own_interfaces))
         self._imds.open(machine.id, machine.address)
         self._machines[machine.id] = machine
-        if fails:
-            self._set_state(machine, PENDING)
-            self._agenda.soon(partial(self.terminate, instance, fails))
-        else:
-            self._switch_on(machine)
-
-    def start_again(self, instance: Any) -> None:
-        """Start a stopped instance."""
-        machine = self._machines[instance.id]
-        if machine.state == STOPPED:
-            self._imds.open(machine.id, machine.address)
-            self._switch_on(machine)
-
-    def stop(self, instance: Any) -> None:
-        """Stop an instance, keeping volumes, interfaces and home folder."""
-        machine = self._machines[instance.id]
-        if machine.state in (PENDING, RUNNING):
-            self._switch_off(machine, STOPPING)
+        self._switch_on(machine)
 
     def terminate(self, instance: Any, code: str = "Client.UserInitiatedShutdown") -> None:
         """Terminate an instance; `code` is the state reason that EC2 shows.
@@ -189,17 +140,11 @@ class LocalInstances:
         moment = datetime.fromtimestamp(wall(), UTC)
         initiator = "User" if code.startswith("Client") else "Service"
         instance._reason = f"{initiator} initiated ({moment:%Y-%m-%d %H:%M:%S UTC})"
-        self._switch_off(machine, SHUTTING_DOWN, cut=not code.startswith("Client"))
+        self._switch_off(machine, cut=not code.startswith("Client"))
 
     def shut_down(self, instance: str) -> None:
-        """Handle a shutdown from within, as the instance's launch options say."""
-        machine = self._machines[instance]
-        if machine.state not in (PENDING, RUNNING):
-            return
-        if machine.it.instance_initiated_shutdown_behavior == "terminate":
-            self.terminate(machine.it, "Client.InstanceInitiatedShutdown")
-        else:
-            self.stop(machine.it)
+        """Handle a shutdown from within. EC2 may stop such an instance; its group ends it then."""
+        self.terminate(self._machines[instance].it, "Client.InstanceInitiatedShutdown")
 
     def settle(self, instances: Iterable[Any]) -> None:
         """Cut off instances that are shutting down, and wait until they are gone, as deleting a
@@ -234,43 +179,32 @@ class LocalInstances:
             eventbridge_messages.rebalance_recommendation(machine.it.region_name, machine.id)
         )
 
-    def set_metadata(self, machine: LocalInstance, trouble: Trouble) -> None:
-        """Set the fault of the instance's metadata service."""
-        self._imds.set_trouble(machine.address, trouble)
-
     # -- switching ---------------------------------------------------------------------------
 
     def _switch_on(self, machine: LocalInstance) -> None:
-        machine.off, machine.gone_at = None, 0.0
-        machine.starts += 1
         self._set_state(machine, PENDING)
-        self._boot(machine, machine.starts)
+        self._boot(machine)
 
-    def _boot(self, machine: LocalInstance, start: int) -> None:
-        """Start the instance's processes, unless it has been ended or stopped since."""
-        if machine.starts != start or machine.state not in (PENDING, RUNNING):
-            return
-        future = self._power.on(machine.id, self._endpoint(machine))
-        self._agenda.after(future, partial(self._is_on, machine, start))
+    def _boot(self, machine: LocalInstance) -> None:
+        """Start the instance's processes, unless it has been ended since."""
+        if machine.state in (PENDING, RUNNING):
+            future = self._power.on(machine.id, self._endpoint(machine))
+            self._agenda.after(future, partial(self._is_on, machine))
 
     def _endpoint(self, machine: LocalInstance) -> dict[str, str]:
         return {"AWS_EC2_METADATA_SERVICE_ENDPOINT": f"http://{machine.address}:{self._port}"}
 
-    def _is_on(self, machine: LocalInstance, start: int) -> None:
-        if machine.starts == start and machine.state == PENDING:
+    def _is_on(self, machine: LocalInstance) -> None:
+        if machine.state == PENDING:
             self._set_state(machine, RUNNING)
 
-    def _switch_off(self, machine: LocalInstance, state: str, *, cut: bool = False) -> None:
-        machine.gone_at = wall()
-        self._set_state(machine, state)
+    def _switch_off(self, machine: LocalInstance, *, cut: bool) -> None:
+        self._set_state(machine, SHUTTING_DOWN)
         machine.off = (self._power.off if cut else self._power.shut_down)(machine.id)
         self._agenda.after(machine.off, partial(self._is_off, machine))
 
     def _is_off(self, machine: LocalInstance) -> None:
-        if machine.state == STOPPING:
-            self._imds.close_address(machine.address)
-            self._set_state(machine, STOPPED)
-        elif machine.state == SHUTTING_DOWN:
+        if machine.state == SHUTTING_DOWN:
             self._imds.close_address(machine.address)
             self._release(machine)
             self._set_state(machine, TERMINATED)
@@ -334,7 +268,6 @@ class LocalInstances:
 _REASONS = {
     "Client.UserInitiatedShutdown": "User initiated shutdown",
     "Client.InstanceInitiatedShutdown": "Instance initiated shutdown",
-    "Client.InternalError": "Client error on launch",
     "Server.SpotInstanceTermination": "Spot instance termination",
     "Server.InternalError": "Internal error",
 }

@@ -1,16 +1,12 @@
-"""Models the local cloud's spot market: capacity, prices and quotas by instance type and zone."""
+"""Models the local cloud's spot market: capacity and prices by instance type and zone."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from spotelastic.aws.compute import quotas
 from spotelastic.aws.compute.prices import shipped_table
 
 SPOT_SHARE = 0.3
-"""Spot price as a share of the on-demand price, unless one is set."""
-
-QUOTA = 100_000
-"""What the account may have of anything that AWS counts, unless a quota is set."""
+"""Spot price as a share of the on-demand price."""
 
 _PER_VCPU, _PER_GPU_GIB = 0.048, 0.07
 """US dollars an hour per vCPU and per GiB of GPU memory, for types without a shipped price."""
@@ -18,29 +14,11 @@ _PER_VCPU, _PER_GPU_GIB = 0.048, 0.07
 
 @dataclass
 class SpotMarket:
-    """Capacity and prices by (instance type, zone). Without a limit capacity is unlimited."""
+    """Capacity by (instance type, zone), and prices. Without a limit capacity is unlimited."""
 
     limits: dict[tuple[str, str], int] = field(default_factory=dict)
-    prices: dict[tuple[str, str], float] = field(default_factory=dict)
-    listed: dict[str, float] = field(default_factory=dict)
-    """On-demand prices that were set, by type."""
-    quotas: dict[str, int] = field(default_factory=dict)
-    """Quotas that were set, by code: of vCPUs by family, of networks, of addresses."""
 
     _shipped: Mapping[str, float] = field(default_factory=lambda: shipped_table().usd_per_hour)
-
-    def quota(self, code: str) -> int:
-        """Return a quota."""
-        return self.quotas.get(code, QUOTA)
-
-    def within_quota(self, type: str, spot: bool, running: Iterable[tuple[str, bool]]) -> bool:
-        """Whether one more instance fits beside the running ones, given as (type, whether spot)."""
-        its = quotas.family(type)
-        if its is None:
-            return True
-        alike = [each for each, bought in running if bought == spot and quotas.family(each) == its]
-        used = sum(_vcpus(each) for each in (*alike, type))
-        return used <= self.quota(its.spot if spot else its.on_demand)
 
     def free(self, type: str, zone: str, used: int) -> float:
         """Return how many more can be launched; infinity if no limit was set."""
@@ -48,12 +26,12 @@ class SpotMarket:
         return float("inf") if limit is None else max(limit - used, 0)
 
     def on_demand(self, type: str) -> float:
-        """Return the on-demand price of a type: set, shipped or guessed."""
-        return self.listed.get(type) or self._shipped.get(type) or _guessed(type)
+        """Return the on-demand price of a type: shipped or guessed."""
+        return self._shipped.get(type) or _guessed(type)
 
     def spot(self, type: str, zone: str) -> float:
         """Return the spot price of a type in a zone."""
-        return self.prices.get((type, zone), round(self.on_demand(type) * SPOT_SHARE, 4))
+        return round(self.on_demand(type) * SPOT_SHARE, 4)
 
 
 def _vcpus(type: str) -> int:

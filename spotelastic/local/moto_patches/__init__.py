@@ -1,10 +1,8 @@
 """Applies every change that the local cloud makes to moto 5.2.5, and logs each with its reason.
 
-permissions.py  IAM, for every call
 locks.py        one lock for EC2, Auto Scaling, CloudFormation, EventBridge; one for S3 writes
 ec2.py          launches, states, spot prices
 network.py      addresses, interfaces, volumes
-buckets.py      bucket policies
 object_calls.py      objects as files
 log_calls.py         log groups as files
 group_calls.py       Auto Scaling groups
@@ -24,13 +22,11 @@ from spotelastic.local.autoscaling.regional_groups import RegionalScaling
 from spotelastic.local.base.agenda import Agenda
 from spotelastic.local.base.kept_logs import KeptLogs
 from spotelastic.local.base.kept_objects import KeptBuckets
-from spotelastic.local.iam.authority import Authority
 from spotelastic.local.instances.machines import LocalInstances
 from spotelastic.local.instances.power import Power
 from spotelastic.local.instances.spot_market import SpotMarket
 from spotelastic.local.moto_patches import (
     accounts,
-    buckets,
     ec2,
     group_calls,
     images,
@@ -38,7 +34,6 @@ from spotelastic.local.moto_patches import (
     log_calls,
     network,
     object_calls,
-    permissions,
     resources,
     schedules,
     stacks,
@@ -55,7 +50,6 @@ def install(
     machines: LocalInstances,
     scaling: RegionalScaling,
     market: SpotMarket,
-    authority: Authority,
     power: Power,
     volumes: Path,
     account: str,
@@ -66,18 +60,16 @@ def install(
 ) -> Patches:
     """Apply all patches."""
     patches = Patches()
-    permissions.install(patches, authority)
     locks.install(patches, lock)
     ec2.install(patches, machines, market, power)
     network.install(patches, power, volumes)
     group_calls.install(patches, scaling)
-    buckets.install(patches)
     object_calls.install(patches, KeptBuckets(buckets_folder), account, regions)
     log_calls.install(patches, KeptLogs(logs_folder), account, regions)
     schedules.install(patches, agenda, scaling)
     stacks.install(patches, scaling, stack_deleted)
     images.install(patches, account, regions)
-    accounts.install(patches, market, machines.disk_key)
+    accounts.install(patches)
     for model in resources.MODELS:
         _log.info("%s: moto lacks this resource", model.cloudformation_type())
     for patch in patches.applied:

@@ -1,4 +1,4 @@
-"""Patches moto's EC2: launch templates, spot, capacity, quotas, and real processes behind
+"""Patches moto's EC2: launch templates, spot, capacity, and real processes behind
 instances.
 """
 
@@ -18,29 +18,23 @@ from moto.ec2.models.iam_instance_profile import IamInstanceProfileAssociationBa
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 from moto.ec2.models.instances import Instance, InstanceBackend
 from moto.ec2.models.launch_templates import LaunchTemplateBackend, LaunchTemplateVersion
-from moto.ec2.responses import instances as instance_responses
 from moto.ec2.responses.general import General
 from moto.ec2.responses.instances import InstanceResponse
 from moto.ec2.responses.spot_instances import SpotInstances
-from moto.ec2.utils import filter_iam_instance_profiles, parse_user_data
-from moto.iam.exceptions import NoSuchEntity, NotFoundException
-from moto.iam.models import iam_backends
+from moto.ec2.utils import parse_user_data
 
-from spotelastic.local.autoscaling.groups import BROKEN
-from spotelastic.local.instances import launch_checks
 from spotelastic.local.instances.machines import TERMINATED, LocalInstances
 from spotelastic.local.instances.power import Power
 from spotelastic.local.instances.spot_market import SpotMarket
 from spotelastic.local.moto_patches.images import GIB
 from spotelastic.local.moto_patches.patch import Patches
-from spotelastic.local.moto_patches.resources import PlacementGroup, placement_groups
 
 CONSOLE_BYTES = 64 * 2**10
 """Bytes of a console that EC2 keeps."""
-LEAST_SCORE, MOST_SCORE = 1, 9
-"""The lowest and highest placement scores that EC2 gives."""
+LEAST_SCORE, LOW_SCORE, MOST_SCORE = 1, 3, 9
+"""The lowest and highest placement scores that EC2 gives, and the highest of few types."""
 SCORED_TYPES = 3
-"""With fewer types, EC2 always gives a low score."""
+"""With fewer types, EC2 gives low scores alone."""
 LOOPBACK = ipaddress.ip_network("127.0.0.0/8")
 
 
@@ -72,27 +66,18 @@ def _install_launch(patches: Patches, machines: LocalInstances) -> None:
         **kwargs: Any,
     ) -> Any:
         template = template_data(backend, kwargs.get("launch_template"))
-        spot = _apply_template(kwargs, template)
+        spot = apply_template(kwargs, template)
         subnet = _subnet(backend, kwargs)
         type, zone = kwargs["instance_type"], subnet.availability_zone
-        _check(backend, kwargs, template, type, image_id)
-        check_profile(backend, kwargs, template)
-        disks = kwargs.get("block_device_mappings") or ()
-        startable = launch_checks.is_startable(disks, machines.disk_key)
         if machines.free(type, zone) < count:
             raise _no_capacity(type, zone, spot)
-        if not machines.within_quota(type, spot):
-            raise _over_quota(spot)
-        group = _placement(backend, template, zone)
         before = set(backend.enis)
         reservation = original(backend, image_id, count, user_data, security_group_names, **kwargs)
         for instance in reservation.instances:
             instance.lifecycle = "spot" if spot else None
             _associate_profile(backend, instance, kwargs, template)
             own = [nic.id for nic in instance.nics.values() if nic.id not in before]
-            machines.add(instance, own, fails="" if startable else BROKEN)
-            if group is not None:
-                group.add(instance)
+            machines.add(instance, own)
         return reservation
 
 
@@ -106,50 +91,6 @@ def _install_templates(patches: Patches) -> None:
         if name and name not in backend.launch_template_name_to_ids:
             raise InvalidLaunchTemplateNameNotFoundWithNameError(name)
         return original(backend, name, tid)
-
-
-def _check(
-    backend: Any, kwargs: Mapping[str, Any], template: Mapping[str, Any], type: str, image: Any
-) -> None:
-    """Refuse what EC2 refuses: interfaces, disks and an image that do not fit the type."""
-    found = backend.amis.get(image or template.get("ImageId"))
-    facts = None
-    if found is not None:
-        (root,) = found.block_device_mappings
-        ebs, device = root["Ebs"], root["DeviceName"]
-        facts = launch_checks.ImageFacts(
-            str(found.architecture), device, ebs["SnapshotId"], int(ebs["VolumeSize"])
-        )
-    wanted = launch_checks.LaunchRequest(
-        type=type,
-        described=INSTANCE_TYPES.get(type) or {},
-        interfaces=template.get("NetworkInterfaces") or kwargs.get("nics") or (),
-        disks=kwargs.get("block_device_mappings") or (),
-        image=facts,
-    )
-    if (refusal := launch_checks.refusal(wanted)) is not None:
-        raise EC2ClientError(refusal.code, refusal.message)
-
-
-def check_profile(backend: Any, kwargs: Mapping[str, Any], template: Mapping[str, Any]) -> Any:
-    """Return the instance profile of a launch, or None; refuse one that does not exist."""
-    given = profile_of(kwargs, template)
-    if not any(given):
-        return None
-    for each in iam_backends[backend.account_id]["aws"].get_instance_profiles():
-        if each.arn == given[0] or each.name == given[1]:
-            return each
-    raise unknown_profile(*given)
-
-
-def unknown_profile(arn: str | None, name: str | None) -> EC2ClientError:
-    """Return EC2's error for an instance profile that it does not know."""
-    what, which = ("ARN", "arn") if arn else ("name", "name")
-    return EC2ClientError(
-        "InvalidParameterValue",
-        f"Value ({arn or name}) for parameter iamInstanceProfile.{which} is invalid. Invalid IAM "
-        f"Instance Profile {what}",
-    )
 
 
 def _install_profiles(patches: Patches) -> None:
@@ -170,17 +111,6 @@ def _install_profiles(patches: Patches) -> None:
                 return existing
         return original(backend, *args, **kwargs)
 
-    def known(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return filter_iam_instance_profiles(*args, **kwargs)
-        except (NoSuchEntity, NotFoundException) as error:
-            arn, name = kwargs["iam_instance_profile_arn"], kwargs["iam_instance_profile_name"]
-            raise unknown_profile(arn, name) from error
-
-    patches.addition(
-        instance_responses, "filter_iam_instance_profiles", "moto has IAM's error, not EC2's"
-    )(known)
-
 
 def _install_user_data(patches: Patches) -> None:
     def user_data(version: Any) -> Any:
@@ -200,7 +130,7 @@ def template_data(backend: Any, template: Mapping[str, Any] | None) -> Mapping[s
     return copy.deepcopy(dict(data))
 
 
-def _apply_template(kwargs: dict[str, Any], template: Mapping[str, Any]) -> bool:
+def apply_template(kwargs: dict[str, Any], template: Mapping[str, Any]) -> bool:
     """Fill in what the request leaves to its template; return whether to launch a spot instance.
 
     The request wins over the template, as documented for RunInstances.
@@ -217,10 +147,6 @@ def _apply_template(kwargs: dict[str, Any], template: Mapping[str, Any]) -> bool
     if not kwargs.get("block_device_mappings") and template.get("BlockDeviceMappings"):
         # As the request's own: moto would add them to a root disk of its own.
         kwargs["block_device_mappings"] = [_sized(m) for m in template["BlockDeviceMappings"]]
-    behaviour = template.get("InstanceInitiatedShutdownBehavior")
-    kwargs["instance_initiated_shutdown_behavior"] = (
-        kwargs.get("instance_initiated_shutdown_behavior") or behaviour
-    )
     kwargs["tags"] = _tags(kwargs.get("tags") or {}, template)
     market = template.get("InstanceMarketOptions", {}).get("MarketType")
     asked = kwargs.pop("spot", None)
@@ -280,26 +206,6 @@ def _subnet(backend: Any, kwargs: Mapping[str, Any]) -> Any:
     return subnet
 
 
-def _placement(backend: Any, template: Mapping[str, Any], zone: str) -> PlacementGroup | None:
-    """Return the placement group that the template names.
-
-    Refuses an unknown group, and a second zone in a group.
-    """
-    name = template.get("Placement", {}).get("GroupName")
-    if not name:
-        return None
-    group = placement_groups(backend).get(name)
-    if group is None:
-        raise EC2ClientError(
-            "InvalidPlacementGroup.Unknown", f"The Placement Group '{name}' is unknown."
-        )
-    if group.zones - {zone}:
-        raise EC2ClientError(
-            "InvalidParameterValue", f"Placement group {name} cannot span Availability Zones."
-        )
-    return group
-
-
 def _associate_profile(
     backend: Any, instance: Any, kwargs: Mapping[str, Any], template: Mapping[str, Any]
 ) -> None:
@@ -330,16 +236,6 @@ def _no_capacity(type: str, zone: str, spot: bool) -> EC2ClientError:
     return EC2ClientError("InsufficientInstanceCapacity", message)
 
 
-def _over_quota(spot: bool) -> EC2ClientError:
-    if spot:
-        return EC2ClientError("MaxSpotInstanceCountExceeded", "Max spot instance count exceeded")
-    return EC2ClientError(
-        "VcpuLimitExceeded",
-        "You have requested more vCPU capacity than your current vCPU limit allows for the "
-        "instance bucket that the specified instance type belongs to.",
-    )
-
-
 def _install_states(patches: Patches, machines: LocalInstances) -> None:
     reason = "moto only changes a state; here processes start and end, which takes time"
 
@@ -347,18 +243,6 @@ def _install_states(patches: Patches, machines: LocalInstances) -> None:
     def terminate(original: Callable[..., Any], instance: Any) -> Any:
         previous = copy.copy(instance._state)
         machines.terminate(instance)
-        return previous
-
-    @patches.method(Instance, "stop", reason)
-    def stop(original: Callable[..., Any], instance: Any) -> Any:
-        previous = copy.copy(instance._state)
-        machines.stop(instance)
-        return previous
-
-    @patches.method(Instance, "start", reason)
-    def start(original: Callable[..., Any], instance: Any) -> Any:
-        previous = copy.copy(instance._state)
-        machines.start_again(instance)
         return previous
 
     @patches.method(Instance, "delete", "a stack deletes what the instance uses right after it")
@@ -421,7 +305,7 @@ def _install_market(patches: Patches, machines: LocalInstances, market: SpotMark
     def get_spot_placement_scores(response: Any) -> Any:
         types = response._get_param("InstanceTypes", [])
         target = response._get_int_param("TargetCapacity", 1)
-        most = MOST_SCORE if len(types) >= SCORED_TYPES else LEAST_SCORE
+        most = MOST_SCORE if len(types) >= SCORED_TYPES else LOW_SCORE
         scores = [
             {
                 "Region": response.region,

@@ -6,17 +6,17 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from moto.autoscaling import models
-from moto.autoscaling.exceptions import AutoscalingClientError, ValidationError
-from moto.autoscaling.models import AutoScalingBackend, FakeAutoScalingGroup, LifecycleHook
+from moto.autoscaling.exceptions import ValidationError
+from moto.autoscaling.models import AutoScalingBackend, FakeAutoScalingGroup
 from moto.autoscaling.responses import AutoScalingResponse
 from moto.core.responses import ActionResult, EmptyResult
 
-from spotelastic.local.autoscaling.groups import LAUNCHING, TERMINATING
-from spotelastic.local.autoscaling.members import GLOBAL_TIMEOUT, LocalGroupMember
+from spotelastic.local.autoscaling.groups import TERMINATING
+from spotelastic.local.autoscaling.members import LocalGroupMember
 from spotelastic.local.autoscaling.regional_groups import RegionalScaling
 from spotelastic.local.moto_patches.patch import Patches
 
-_ACTIVITIES_PER_PAGE = 100
+_MOST_ACTIVITIES = 100
 
 
 def install(patches: Patches, scaling: RegionalScaling) -> None:
@@ -36,14 +36,10 @@ def _install_life(patches: Patches, scaling: RegionalScaling) -> None:
     @patches.method(
         AutoScalingResponse,
         "create_auto_scaling_group",
-        "moto ignores a new group's hooks, and accepts a name twice",
+        "moto ignores a new group's hooks",
     )
     def create(original: Callable[..., Any], response: Any) -> Any:
         backend, name = response.autoscaling_backend, response._get_param("AutoScalingGroupName")
-        if name in backend.autoscaling_groups:
-            raise AutoscalingClientError(
-                "AlreadyExists", f"AutoScalingGroup by this name already exists - {name}"
-            )
         result = original(response)
         for hook in response._get_param("LifecycleHookSpecificationList", []):
             put_hook(backend, name, hook)
@@ -52,11 +48,10 @@ def _install_life(patches: Patches, scaling: RegionalScaling) -> None:
     @patches.method(
         AutoScalingResponse,
         "delete_auto_scaling_group",
-        "moto deletes groups with instances in them without being forced",
+        "moto forgets a group at once, and its instances with it",
     )
     def delete(original: Callable[..., Any], response: Any) -> Any:
-        force = response._get_bool_param("ForceDelete", False)
-        scaling.of(response.region).delete(response._get_param("AutoScalingGroupName"), force)
+        scaling.of(response.region).delete(response._get_param("AutoScalingGroupName"))
         return EmptyResult()
 
     patches.addition(FakeAutoScalingGroup, "status", "shown while a group is being deleted")(None)
@@ -71,22 +66,6 @@ def _install_sizes(patches: Patches, scaling: RegionalScaling) -> None:
     def set_desired(original: Callable[..., Any], group: Any, capacity: int | None) -> None:
         group.desired_capacity = group.min_size if capacity is None else int(capacity)
         scaling.wake()
-
-    @patches.method(
-        AutoScalingBackend, "set_desired_capacity", "moto accepts numbers outside the limits"
-    )
-    def set_desired_checked(
-        original: Callable[..., Any], backend: Any, name: str, capacity: int
-    ) -> None:
-        group = _group(backend, name)
-        if capacity > group.max_size or capacity < group.min_size:
-            side, limit = ("above", "max") if capacity > group.max_size else ("below", "min")
-            value = group.max_size if limit == "max" else group.min_size
-            raise ValidationError(
-                f"New SetDesiredCapacity value {capacity} is {side} {limit} value {value} for the "
-                "AutoScalingGroup."
-            )
-        original(backend, name, capacity)
 
     @patches.method(
         FakeAutoScalingGroup,
@@ -130,133 +109,32 @@ def _install_ends(patches: Patches, scaling: RegionalScaling) -> None:
 
 
 def _install_members(patches: Patches, scaling: RegionalScaling) -> None:
-    @patches.method(
-        AutoScalingBackend, "set_instance_health", "moto never acts on an instance's health"
-    )
-    def set_health(original: Callable[..., Any], backend: Any, instance: str, status: str) -> None:
-        members = backend.describe_auto_scaling_instances([instance])
-        if not members:
-            raise ValidationError(f"Instance Id not found - {instance}")
-        members[0].health_status = status
+    @patches.method(AutoScalingBackend, "resume_processes", "a resumed group has to act")
+    def resume(original: Callable[..., Any], backend: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(backend, *args, **kwargs)
         scaling.wake()
-
-    @patches.method(
-        AutoScalingBackend,
-        "detach_instances",
-        "moto lets the size go below the minimum",
-    )
-    def detach(
-        original: Callable[..., Any], backend: Any, name: str, instances: list[str], decrement: bool
-    ) -> Any:
-        group = _group(backend, name)
-        if decrement and group.desired_capacity - len(instances) < group.min_size:
-            raise ValidationError(
-                f"Currently, desiredSize is {group.desired_capacity} and minSize is "
-                f"{group.min_size}. Detaching without replacement will violate group's min size "
-                "constraint."
-            )
-        for member in group.instance_states:
-            if member.instance_id in instances and (machine := scaling.machine(member)):
-                machine.target_state = ""
-        return original(backend, name, instances, decrement)
-
-    for name in ("resume_processes", "attach_instances"):
-
-        def awake(original: Callable[..., Any], backend: Any, *args: Any, **kwargs: Any) -> Any:
-            result = original(backend, *args, **kwargs)
-            scaling.wake()
-            return result
-
-        patches.method(AutoScalingBackend, name, "resumed and attached groups have to act")(awake)
-
-    patches.addition(
-        models.InstanceState, "launch_template", "moto shows the default version for every member"
-    )(property(_launch_template))
-
-
-def _launch_template(member: Any) -> Mapping[str, Any] | None:
-    tags = member.instance.ec2_backend.tags.get(member.instance_id, {})
-    template = member.auto_scaling_group.ec2_launch_template
-    if template is None:
-        return None
-    return {
-        "LaunchTemplateId": tags.get("aws:ec2launchtemplate:id", template.id),
-        "LaunchTemplateName": template.name,
-        "Version": tags.get("aws:ec2launchtemplate:version", "1"),
-    }
+        return result
 
 
 def _install_hooks(patches: Patches, scaling: RegionalScaling) -> None:
-    @patches.addition(
-        AutoScalingResponse,
-        "put_lifecycle_hook",
-        "moto makes up a role and a target, and forgets what a second call does not repeat",
-    )
-    def put(response: Any) -> Any:
-        names = (
-            "LifecycleHookName",
-            "LifecycleTransition",
-            "HeartbeatTimeout",
-            "DefaultResult",
-            "NotificationMetadata",
-            "NotificationTargetARN",
-            "RoleARN",
-        )
-        given = {name: response._get_param(name) for name in names}
-        backend, group = response.autoscaling_backend, response._get_param("AutoScalingGroupName")
-        put_hook(backend, group, {name: value for name, value in given.items() if value})
-        return EmptyResult()
-
-    @patches.method(
-        AutoScalingBackend, "delete_lifecycle_hook", "instances must stop waiting for it"
-    )
-    def delete(original: Callable[..., Any], backend: Any, group: str, name: str) -> None:
-        original(backend, group, name)
-        for member in _group(backend, group).instance_states:
-            member.waits.pop(name, None)
-        scaling.wake()
-
     @patches.addition(AutoScalingResponse, "complete_lifecycle_action", "moto answers 500")
     def complete(response: Any) -> Any:
-        result = response._get_param("LifecycleActionResult")
-        if result not in ("CONTINUE", "ABANDON"):
-            raise ValidationError(f"Invalid LifecycleActionResult {result}: CONTINUE or ABANDON")
-        group, hook, token, instance = _action(response)
-        scaling.of(response.region).complete(group, hook, result, token, instance)
-        return EmptyResult()
-
-    @patches.addition(AutoScalingResponse, "record_lifecycle_action_heartbeat", "moto answers 500")
-    def heartbeat(response: Any) -> Any:
-        scaling.of(response.region).heartbeat(*_action(response))
+        scaling.of(response.region).complete(
+            response._get_param("AutoScalingGroupName"),
+            response._get_param("LifecycleHookName"),
+            response._get_param("LifecycleActionToken") or "",
+            response._get_param("InstanceId") or "",
+        )
         return EmptyResult()
 
 
-def put_hook(backend: Any, group: str, given: Mapping[str, Any]) -> Any:
-    """Create or change a life-cycle hook from its API properties."""
-    _group(backend, group)
-    name, key = given["LifecycleHookName"], f"{group}_{given['LifecycleHookName']}"
-    known: Any = backend.lifecycle_hooks.get(key)
-    transition = given.get("LifecycleTransition") or getattr(known, "lifecycle_transition", "")
-    if transition not in (LAUNCHING, TERMINATING):
-        raise ValidationError(f"Invalid lifecycle transition {transition}")
-    timeout: Any = given.get("HeartbeatTimeout") or getattr(known, "heartbeat_timeout", 3600)
-    default: Any = given.get("DefaultResult") or getattr(known, "default_result", "ABANDON")
-    hook: Any = LifecycleHook(name, group, transition, int(timeout), default)
-    hook.role_arn = given.get("RoleARN")
-    hook.notification_target_arn = given.get("NotificationTargetARN")
-    hook.notification_metadata = given.get("NotificationMetadata")
-    hook.global_timeout = min(GLOBAL_TIMEOUT, 100 * int(timeout))
-    backend.lifecycle_hooks[key] = hook
-    return hook
-
-
-def _action(response: Any) -> tuple[str, str, str, str]:
-    return (
-        response._get_param("AutoScalingGroupName"),
-        response._get_param("LifecycleHookName"),
-        response._get_param("LifecycleActionToken") or "",
-        response._get_param("InstanceId") or "",
-    )
+def put_hook(backend: Any, group: str, given: Mapping[str, Any]) -> None:
+    """Create a life-cycle hook of a new group from its API properties."""
+    if (transition := given["LifecycleTransition"]) != TERMINATING:
+        raise ValidationError(f"The local cloud has no hooks for {transition}")
+    timeout = int(given.get("HeartbeatTimeout", 3600))
+    default = given.get("DefaultResult", "ABANDON")
+    backend.create_lifecycle_hook(given["LifecycleHookName"], group, transition, timeout, default)
 
 
 def _install_activities(patches: Patches, scaling: RegionalScaling) -> None:
@@ -265,19 +143,6 @@ def _install_activities(patches: Patches, scaling: RegionalScaling) -> None:
     )
     def describe(original: Callable[..., Any], response: Any) -> Any:
         group = response._get_param("AutoScalingGroupName") or ""
-        ids = response._get_param("ActivityIds", [])
-        found = [
-            item
-            for item in scaling.of(response.region).activities.of(group)
-            if not ids or item.activity_id in ids
-        ]
-        start = int(response._get_param("NextToken") or 0)
-        size = response._get_int_param("MaxRecords") or _ACTIVITIES_PER_PAGE
-        following = str(start + size) if start + size < len(found) else None
-        return ActionResult({"Activities": found[start : start + size], "NextToken": following})
-
-
-def _group(backend: Any, name: str) -> Any:
-    if name not in backend.autoscaling_groups:
-        raise ValidationError(f"AutoScalingGroup name not found - {name}")
-    return backend.autoscaling_groups[name]
+        found = scaling.of(response.region).activities.of(group)
+        most = response._get_int_param("MaxRecords") or _MOST_ACTIVITIES
+        return ActionResult({"Activities": found[:most], "NextToken": None})

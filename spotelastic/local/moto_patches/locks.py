@@ -12,10 +12,13 @@ from moto.s3.responses import S3Response
 
 from spotelastic.local.moto_patches.patch import Patches
 
+SERIALIZED = (EC2BaseResponse, AutoScalingResponse, CloudFormationResponse, EventsHandler)
+"""Services whose calls are served one at a time."""
+
 
 def install(patches: Patches, lock: RLock) -> None:
     """Apply the patches; `lock` is the cloud's."""
-    for service in (EC2BaseResponse, AutoScalingResponse, CloudFormationResponse, EventsHandler):
+    for service in SERIALIZED:
         _hold(patches, service, "call_action", lock, "2 of 480 concurrent terminations failed")
     writes = Lock()
     for name in ("put_object", "delete_object"):

@@ -84,12 +84,6 @@ def _install_files(patches: Patches, kept: KeptLogs, account: str, regions: Sequ
             stream: LogStream = group.streams[name]
             stream.events = KeptEvents(kept, cluster, name)  # type: ignore[assignment]
 
-    @patches.method(LogGroup, "delete_log_stream", reason)
-    def delete_log_stream(original: Callable[..., Any], group: LogGroup, name: str) -> None:
-        original(group, name)
-        if cluster := its(group):
-            kept.remove(cluster, name)
-
     @patches.method(LogsBackend, "delete_log_group", reason)
     def delete_log_group(original: Callable[..., Any], backend: LogsBackend, name: str) -> None:
         group = backend.groups.get(name)

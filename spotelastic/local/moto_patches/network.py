@@ -13,7 +13,7 @@ from moto.ec2.models.elastic_network_interfaces import NetworkInterfaceBackend
 from moto.ec2.models.security_groups import SecurityGroupBackend
 from moto.ec2.models.subnets import Subnet, SubnetBackend
 
-from spotelastic.local.instances.machines import PENDING, RUNNING, STOPPED
+from spotelastic.local.instances.machines import PENDING, RUNNING
 from spotelastic.local.instances.power import Power
 from spotelastic.local.moto_patches.patch import Patches
 
@@ -120,19 +120,6 @@ def _install_interfaces(patches: Patches) -> None:
         if interface.attachment_id:
             raise EC2ClientError("InvalidNetworkInterface.InUse", f"Interface: [{eni_id}] in use.")
         _check_attachable(instance, instance_id)
-        if interface.availability_zone != instance.availability_zone:
-            raise EC2ClientError(
-                "InvalidParameterCombination",
-                f"You may not attach a network interface to an instance if they are not in the "
-                f"same availability zone: {interface.availability_zone} and "
-                f"{instance.availability_zone}.",
-            )
-        if int(index) in instance.nics:
-            raise EC2ClientError(
-                "InvalidParameterValue",
-                f"Instance '{instance_id}' already has an interface attached at device index "
-                f"'{index}'.",
-            )
         return original(backend, eni_id, instance_id, index)
 
     @patches.method(
@@ -180,19 +167,7 @@ def _install_volumes(patches: Patches, power: Power, volumes: Path) -> None:
         volume, instance = backend.get_volume(volume_id), backend.get_instance(instance_id)
         if volume.attachment:
             raise VolumeInUseError(volume_id, volume.attachment.instance.id)
-        if volume.zone.name != instance.availability_zone:
-            raise EC2ClientError(
-                "InvalidVolume.ZoneMismatch",
-                f"The volume '{volume_id}' is not in the same availability zone as instance "
-                f"'{instance_id}'",
-            )
         _check_attachable(instance, instance_id)
-        if device_path in instance.block_device_mapping:
-            raise EC2ClientError(
-                "InvalidParameterValue",
-                f"Invalid value '{device_path}' for unixDevice. Attachment point {device_path} is "
-                "already in use",
-            )
         attachment = original(backend, volume_id, instance_id, device_path, delete_on_termination)
         data = volumes / volume_id
         data.mkdir(parents=True, exist_ok=True)
@@ -219,7 +194,7 @@ def _install_volumes(patches: Patches, power: Power, volumes: Path) -> None:
 
 
 def _check_attachable(instance: Any, name: str) -> None:
-    if instance._state.name not in (PENDING, RUNNING, STOPPED):
+    if instance._state.name not in (PENDING, RUNNING):
         raise EC2ClientError(
             "IncorrectState", f"Instance '{name}' is {instance._state.name}, not 'running'."
         )

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from moto.iam.access_control import PermissionResult
 from moto.s3.models import FakeBucket, FakeKey, S3Backend, s3_backends
 
 from spotelastic.local.base.kept_objects import Content, KeptBuckets
@@ -22,6 +23,10 @@ def install(patches: Patches, buckets: KeptBuckets, account: str, regions: Seque
     _load(buckets, account, regions)
     _install_content(patches, buckets, account)
     _install_changes(patches, buckets, account)
+    # Nobody but its owner gets as far as a bucket. A condition that does not hold denies, in moto.
+    patches.addition(FakeBucket, "get_permission", "moto misreads the conditions of a policy")(
+        lambda *_: PermissionResult.NEUTRAL
+    )
 
 
 def _load(buckets: KeptBuckets, account: str, regions: Sequence[str]) -> None:

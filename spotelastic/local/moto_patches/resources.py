@@ -1,28 +1,22 @@
-"""Adds CloudFormation resources that moto lacks: hooks, queue policies, egress rules, placement
-groups.
+"""Adds CloudFormation resources that moto lacks: queue policies, egress rules, placement groups.
 
 moto finds these classes by their base class.
 """
 
-import json
 from typing import Any
 
-from moto.autoscaling.models import autoscaling_backends
 from moto.core.common_models import CloudFormationModel
-from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models import ec2_backends
-from moto.sqs.models import sqs_backends
-
-from spotelastic.local.moto_patches.group_calls import put_hook
 
 
 class _Plain:
-    """A resource without attributes, identified by its name.
+    """A resource without attributes, identified by its name, that does nothing.
 
     A separate base beside moto's, because moto looks only for direct subclasses of its own.
     """
 
-    name: str
+    def __init__(self, name: str) -> None:
+        self.name = name
 
     @property
     def physical_resource_id(self) -> str:
@@ -36,126 +30,35 @@ class _Plain:
     def has_cfn_attr(cls, attr: str) -> bool:
         return False
 
-
-class HookResource(_Plain, CloudFormationModel):
-    """An AWS::AutoScaling::LifecycleHook."""
-
-    def __init__(self, hook: Any) -> None:
-        self.hook = hook
-        self.name = str(hook.name)
-
-    @staticmethod
-    def cloudformation_name_type() -> str:
-        return "LifecycleHookName"
-
-    @staticmethod
-    def cloudformation_type() -> str:
-        return "AWS::AutoScaling::LifecycleHook"
-
     @classmethod
-    def create_from_cloudformation_json(
-        cls,
-        resource_name: str,
-        cloudformation_json: Any,
-        account_id: str,
-        region_name: str,
-        **_: Any,
-    ) -> "HookResource":
-        properties = {"LifecycleHookName": resource_name, **cloudformation_json["Properties"]}
-        backend = autoscaling_backends[account_id][region_name]
-        return cls(put_hook(backend, properties["AutoScalingGroupName"], properties))
-
-    def delete(self, account_id: str, region_name: str) -> None:
-        backend = autoscaling_backends[account_id][region_name]
-        if self.hook.auto_scaling_group_name in backend.autoscaling_groups:
-            backend.delete_lifecycle_hook(self.hook.auto_scaling_group_name, self.hook.name)
-
-
-class QueuePolicyResource(_Plain, CloudFormationModel):
-    """An AWS::SQS::QueuePolicy."""
-
-    def __init__(self, name: str, queues: list[Any]) -> None:
-        self.name = name
-        self.queues = queues
-
-    @staticmethod
-    def cloudformation_type() -> str:
-        return "AWS::SQS::QueuePolicy"
-
-    @classmethod
-    def create_from_cloudformation_json(
-        cls,
-        resource_name: str,
-        cloudformation_json: Any,
-        account_id: str,
-        region_name: str,
-        **_: Any,
-    ) -> "QueuePolicyResource":
-        properties = cloudformation_json["Properties"]
-        backend = sqs_backends[account_id][region_name]
-        names = [url.rpartition("/")[2] for url in properties["Queues"]]
-        for name in names:
-            policy = {"Policy": json.dumps(properties["PolicyDocument"])}
-            backend.set_queue_attributes(name, policy)
-        return cls(resource_name, names)
-
-    def delete(self, account_id: str, region_name: str) -> None:
-        backend = sqs_backends[account_id][region_name]
-        for name in self.queues:
-            if name in backend.queues:
-                backend.set_queue_attributes(name, {"Policy": ""})
-
-
-class EgressResource(_Plain, CloudFormationModel):
-    """An AWS::EC2::SecurityGroupEgress to another group; it is deleted with its own group."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    @staticmethod
-    def cloudformation_type() -> str:
-        return "AWS::EC2::SecurityGroupEgress"
-
-    @classmethod
-    def create_from_cloudformation_json(
-        cls,
-        resource_name: str,
-        cloudformation_json: Any,
-        account_id: str,
-        region_name: str,
-        **_: Any,
-    ) -> "EgressResource":
-        properties = cloudformation_json["Properties"]
-        ec2_backends[account_id][region_name].authorize_security_group_egress(
-            properties["GroupId"],
-            properties["IpProtocol"],
-            properties.get("FromPort"),
-            properties.get("ToPort"),
-            [],
-            source_groups=[{"GroupId": properties["DestinationSecurityGroupId"]}],
-        )
+    def create_from_cloudformation_json(cls, resource_name: str, *_: Any, **__: Any) -> Any:
         return cls(resource_name)
 
     def delete(self, account_id: str, region_name: str) -> None: ...
 
 
+class QueuePolicyResource(_Plain, CloudFormationModel):
+    """An AWS::SQS::QueuePolicy: nobody is asked for rights."""
+
+    @staticmethod
+    def cloudformation_type() -> str:
+        return "AWS::SQS::QueuePolicy"
+
+
+class EgressResource(_Plain, CloudFormationModel):
+    """An AWS::EC2::SecurityGroupEgress: there is no firewall."""
+
+    @staticmethod
+    def cloudformation_type() -> str:
+        return "AWS::EC2::SecurityGroupEgress"
+
+
 class PlacementGroup(_Plain, CloudFormationModel):
-    """An AWS::EC2::PlacementGroup with the strategy "cluster": its instances are in one zone."""
+    """An AWS::EC2::PlacementGroup."""
 
     def __init__(self, name: str, tags: list[dict[str, str]]) -> None:
-        self.name = name
+        super().__init__(name)
         self.tags = tags
-        self._instances: list[Any] = []
-
-    def add(self, instance: Any) -> None:
-        """Record an instance in the group."""
-        self._instances.append(instance)
-
-    @property
-    def zones(self) -> set[str]:
-        """Zones of the instances in the group."""
-        living = [each for each in self._instances if each._state.name != "terminated"]
-        return {each.placement.zone for each in living}
 
     @staticmethod
     def cloudformation_type() -> str:
@@ -175,10 +78,6 @@ class PlacementGroup(_Plain, CloudFormationModel):
         return group
 
     def delete(self, account_id: str, region_name: str) -> None:
-        if self.zones:
-            raise EC2ClientError(
-                "InvalidPlacementGroup.InUse", f"The placement group '{self.name}' is in use."
-            )
         placement_groups(ec2_backends[account_id][region_name]).pop(self.name, None)
 
 
@@ -188,4 +87,4 @@ def placement_groups(backend: Any) -> dict[str, PlacementGroup]:
     return groups
 
 
-MODELS = (EgressResource, HookResource, PlacementGroup, QueuePolicyResource)
+MODELS = (EgressResource, PlacementGroup, QueuePolicyResource)

@@ -9,7 +9,6 @@ from moto.autoscaling.models import FakeAutoScalingGroup
 from moto.cloudformation import parsing
 from moto.cloudformation.exceptions import ValidationError
 from moto.cloudformation.models import CloudFormationBackend, Stack, cloudformation_backends
-from moto.cloudformation.responses import CloudFormationResponse
 from moto.ec2.exceptions import DependencyViolationError
 from moto.ec2.models import ec2_backends
 from moto.ec2.models.elastic_block_store import Volume
@@ -21,18 +20,16 @@ from moto.ec2.models.route_tables import Route, RouteTable
 from moto.ec2.models.subnets import SubnetRouteTableAssociation
 from moto.ec2.models.vpcs import VPCEndPoint
 from moto.ec2.models.vpn_gateway import VPCGatewayAttachment
+from moto.iam.models import Role
 
 from spotelastic.local.autoscaling.regional_groups import RegionalScaling
 from spotelastic.local.moto_patches.group_calls import put_hook
 from spotelastic.local.moto_patches.patch import Patches
 
-LONGEST_BODY = 51_200
-"""Bytes of a template in a call."""
-
 
 def install(patches: Patches, scaling: RegionalScaling, deleted: Callable[[], object]) -> None:
     """Apply the patches; `deleted` is called after each deletion of a stack."""
-    _install_limits(patches)
+    _install_roles(patches)
     _install_parameters(patches)
     _install_groups(patches, scaling)
     _install_updates(patches)
@@ -41,18 +38,16 @@ def install(patches: Patches, scaling: RegionalScaling, deleted: Callable[[], ob
     _install_deletion(patches, deleted)
 
 
-def _install_limits(patches: Patches) -> None:
-    def limited(original: Callable[..., Any], response: Any) -> Any:
-        body = response.querystring.get("TemplateBody", [""])[0]
-        if len(body.encode()) > LONGEST_BODY:
-            raise ValidationError(
-                "1 validation error detected: Value at 'templateBody' failed to satisfy "
-                f"constraint: Member must have length less than or equal to {LONGEST_BODY}"
-            )
-        return original(response)
-
-    for call in ("create_stack", "update_stack"):
-        patches.method(CloudFormationResponse, call, "moto takes templates of any length")(limited)
+def _install_roles(patches: Patches) -> None:
+    @patches.method(
+        Role, "create_from_cloudformation_json", "moto takes a policy that is no value for one"
+    )
+    def create(
+        original: Callable[..., Any], name: str, resource: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> Any:
+        properties = resource["Properties"]
+        properties["Policies"] = [each for each in properties.get("Policies", ()) if each]
+        return original(name, resource, *args, **kwargs)
 
 
 def _install_parameters(patches: Patches) -> None:

@@ -48,7 +48,7 @@ class LoopParts:
     """Returns the last step of this round that was saved."""
     ranks: Callable[[], Ranks]
     """Returns those of the present round."""
-    count: Callable[[int, Any], None]
+    count: Callable[[int, Any, float], None]
     """A step is finished, with this loss: publishes it, and saves it where a save is due."""
     waits_after: Callable[[int], bool]
     """Returns whether `count` of this step waits for others, because nodes are about to come or go.

@@ -59,6 +59,10 @@ class Step:
         """The step that this block makes, counted from 1."""
         self.loss: Any = None
         """Set it in the block, to have it shown in the status and the loss curve."""
+        self.samples = 0.0
+        """Set it to how many samples, or tokens, this rank sees in the step, to have the speed of
+        all ranks shown.
+        """
         self.finished = False
         """Whether the step counts. After a block of which a rank was lost it is False, and the same
         step comes again.
@@ -360,7 +364,7 @@ class Steps:
             if meeting is None:
                 if error is None:
                     self._finish(attempt)
-                    self._loop.count(step.number, step.loss)
+                    self._loop.count(step.number, step.loss, step.samples)
                 return False
             return self._settled(attempt, meeting, error)
         finally:
@@ -430,7 +434,7 @@ class Steps:
         """Tell that the step counts, and save it if a save is due. Then rest if it is asked for."""
         standing = Standing(step.number)
         try:
-            self._loop.count(step.number, step.loss)
+            self._loop.count(step.number, step.loss, step.samples)
         except RuntimeError as failure:
             if self._loop.last_step() != step.number or not meeting.is_lost(failure):
                 raise

@@ -25,7 +25,7 @@ Head = tuple[int, ...]
 
 
 class Link:
-    """This rank's messages in one attempt at a window."""
+    """The messages of this rank in one attempt at a window."""
 
     def __init__(self, size: int, dtype: torch.dtype) -> None:
         """`size` and `dtype` are those of all bodies."""

@@ -30,6 +30,10 @@ class Loops:
     """The step at which the present loop began, where something was done before it that does not
     come again.
     """
+    end: int = 0
+    """The step that the run ends with, as far as the script has said; 0: that is not known. Of a
+    script whose loops end at one step after the other only `epochs` tells it.
+    """
     _total: int | None = None
     """The step that the loop ends with that was begun last."""
     _passed: int | None = None
@@ -47,6 +51,8 @@ class Loops:
         """
         last = self.last_step()
         self._raise_floor()
+        if not self._had_epochs:
+            self.end = total if self._total in (None, total) else 0
         self._total, self._is_over = total, False
         if last > total and self.came:
             raise UsageError(
@@ -99,7 +105,7 @@ class Loops:
         """
         if self._had_epochs:
             raise UsageError("checkpoint.epochs() is called once: it goes over all of the epochs")
-        self._had_epochs = True
+        self._had_epochs, self.end = True, total * steps
         self.own.epochs = begins_in(self.last_step(), steps, self.own.epochs)
         for epoch in range(self.own.epochs, total):
             self._epoch_ends, self.floor = (epoch + 1) * steps, epoch * steps if epoch else -1

@@ -24,17 +24,20 @@ class Losses:
         self._page = page
         self._pending: deque[_Pending] = deque()
 
-    def publish(self, step: int, loss: Any, now: float) -> None:
-        """Publish a step. `loss` is None, a number, or a tensor of one element."""
+    def publish(
+        self, step: int, loss: Any, now: float, total: int = 0, samples: float = 0.0
+    ) -> None:
+        """Publish a step of `total`. `loss` is None, a number, or a tensor of one element."""
         on_gpu = isinstance(loss, torch.Tensor) and loss.is_cuda
         if on_gpu:
-            number = self._page.publish(step, None, now)
+            number = self._page.publish(step, None, now, total, samples)
             arriving = loss.detach().to("cpu", non_blocking=True)
             copied = torch.cuda.current_stream(loss.device).record_event()
             self._pending.append(_Pending(number, arriving, copied))
         else:
             value = loss.item() if isinstance(loss, torch.Tensor) else loss
-            number = self._page.publish(step, None if value is None else float(value), now)
+            known = None if value is None else float(value)
+            number = self._page.publish(step, known, now, total, samples)
         while self._pending and self._pending[0].copied.query():
             arrived = self._pending.popleft()
             self._page.amend(arrived.point, float(arrived.value))

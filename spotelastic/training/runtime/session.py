@@ -38,7 +38,7 @@ SEEN_WITHIN = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """This process's place in the job."""
+    """The place of this process in the job."""
 
     rank: int
     world_size: int

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from spotelastic_checkpoints import crash_points
 from spotelastic_checkpoints.commit.first_save import FirstSave, key
-from spotelastic_checkpoints.crash_points import Stage
 from spotelastic_checkpoints.protocol.worker_client import OpenSlot, WorkerClient
 from spotelastic_checkpoints.types import Resume
 
@@ -150,7 +149,7 @@ class Saving:
         if due:
             self._last_committing = step
         if copying is not None:
-            crash_points.reached(Stage.OVERLAP_BEGUN)
+            crash_points.reached("overlap-begun")
         return True
 
     def _note_first(self, plan: SavePlan, step: int, arena: Path) -> None:

@@ -6,8 +6,17 @@ texts and lines keep their size.
 
 from collections.abc import Sequence
 
-CURVE_TOP, CURVE_HEIGHT = 6.0, 228.0
-"""Where the curve lies in its picture, in pixels, as curve.html says, too."""
+from spotelastic.web.view.chart import ChartScale
+
+Frame = tuple[int, int, int]
+LARGE: Frame = (6, 228, 254)
+"""Where a curve begins in its picture, how high it is, and where the labels below it stand, in
+pixels.
+"""
+SMALL: Frame = (6, 100, 124)
+"""The same of a curve beside others."""
+HEIGHTS = {"training": 14, "noticed": 14, "waiting": 9, "booting": 5, "resting": 3}
+"""Of a node's states on the timeline, in pixels: they differ by more than their colours."""
 
 
 def across(share: float) -> str:
@@ -15,9 +24,14 @@ def across(share: float) -> str:
     return f"{share * 100:.2f}%"
 
 
-def up(share: float) -> str:
+def up(share: float, frame: Frame) -> str:
     """Return a height above the bottom of the curve's part of its picture."""
-    return f"{CURVE_TOP + (1.0 - share) * CURVE_HEIGHT:.1f}"
+    return f"{frame[0] + (1.0 - share) * frame[1]:.1f}"
+
+
+def ends(scale: ChartScale) -> str:
+    """Return the ends of an axis, from which a script works out the value at a place."""
+    return f"{scale.low!r} {scale.high!r}" + (" log" if scale.is_logarithmic else "")
 
 
 def path(line: Sequence[tuple[float, float]]) -> str:

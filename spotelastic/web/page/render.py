@@ -18,13 +18,13 @@ from markupsafe import Markup
 from spotelastic.model.progress import ClusterSummary, Event, Interruption, Point
 from spotelastic.version import __version__
 from spotelastic.web.page import places
-from spotelastic.web.view import cluster_view, words
+from spotelastic.web.view import cluster_view, columns, rows, words
 from spotelastic.web.view.chart import loss_chart
 from spotelastic.web.view.cluster_view import ClusterView
 from spotelastic.web.view.timeline import round_starts
 
 SECTIONS = (
-    *("head", "warnings", "figures", "chart", "timeline", "interruptions"),
+    *("head", "warnings", "figures", "chart", "history", "timeline", "interruptions"),
     *("costs", "checkpoints", "nodes", "events"),
 )
 """Parts of a cluster's page, each in an element of this id."""
@@ -80,7 +80,9 @@ def curve_picture(
     """
     style = asset("style.css")
     colours = dict(re.findall(r"(--[\w-]+): (#\w+)", style[: style.index("@media")]))
-    rules = re.findall(r"^(?:svg|\.grid|\.curve|\.marks|\.kind).*$", style, re.MULTILINE)
+    rules = re.findall(
+        r"^(?:svg|\.grid|\.curve|\.marks|\.kind|\.wild|\.band).*$", style, re.MULTILINE
+    )
     coloured = re.sub(r"var\((--[\w-]+)\)", lambda name: colours[name[1]], "\n".join(rules))
     chart = loss_chart(points, interruptions, round_starts(events), now)
     template = environment().get_template("curve.svg")
@@ -94,10 +96,18 @@ def live_page(template: str, **values: object) -> str:
     return environment().get_template(template).render(section=partial(_shown, values), **values)
 
 
-def clusters_section(clusters: Sequence[ClusterSummary], root: str) -> str:
+def clusters_section(clusters: Sequence[ClusterSummary], root: str, now: float) -> str:
     """Return the list of clusters."""
-    rows = [(row, cluster_view.TONES.get(row.state, "still")) for row in clusters]
-    return environment().get_template("sections/clusters.html").render(rows=rows, root=root)
+    tones = {"red": "bad", "yellow": "warn"}
+    shown = [
+        (
+            rows.cluster(row, now),
+            tones.get(row.colour) or cluster_view.TONES.get(row.state, "still"),
+        )
+        for row in clusters
+    ]
+    template = environment().get_template("sections/clusters.html")
+    return template.render(rows=shown, total=rows.total(clusters), root=root)
 
 
 def message_page(title: str, text: str, *, goes_to: str = "") -> str:
@@ -132,6 +142,11 @@ def environment() -> Environment:
         "up": places.up,
         "path": places.path,
         "anchor": places.anchor,
+        "ends": places.ends,
+        "LARGE": places.LARGE,
+        "SMALL": places.SMALL,
+        "HEIGHTS": places.HEIGHTS,
+        "columns": columns,
     }
     return made
 

@@ -11,7 +11,7 @@ from spotelastic.errors import UsageError
 
 ButtonAction: TypeAlias = Callable[[Cluster, Mapping[str, Any], Say], str]
 """Does it, and returns what was done, in one line. Raises `UsageError` for a mistake."""
-LABELS = {"min": "Fewest", "max": "Most", "seconds": "Seconds of notice"}
+LABELS = {"min": "Minimum", "max": "Maximum", "seconds": "Seconds of notice"}
 """What the page calls what is given."""
 
 

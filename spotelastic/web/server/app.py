@@ -13,11 +13,11 @@ from typing import Any
 
 from aiohttp import web
 
-from spotelastic.clock import Clock, steady
+from spotelastic.clock import Clock, steady, wall
 from spotelastic.errors import SpotelasticError
 from spotelastic.web.page.render import asset, clusters_section, live_page, message_page
 from spotelastic.web.server.access import COOKIE, HEADERS, METRICS, OPEN, DashboardAccess
-from spotelastic.web.server.feed import EVERY
+from spotelastic.web.server.feed import EVERY, list_facts
 from spotelastic.web.server.source import DashboardSource
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -39,8 +39,10 @@ def application(source: DashboardSource, access: DashboardAccess) -> web.Applica
             web.get(METRICS, pages.metrics),
             web.get(root, pages.overview),
             web.get(f"{root}stream", pages.overview_stream),
+            web.get(f"{root}title", pages.overview_title),
             web.get(f"{root}c/{{name}}", pages.cluster),
             web.get(f"{root}c/{{name}}/stream", pages.cluster_stream),
+            web.get(f"{root}c/{{name}}/title", pages.cluster_title),
             web.get(f"{root}c/{{name}}/output", pages.output),
             web.post(f"{root}c/{{name}}/{{action}}", pages.act),
             *(web.get(f"{root}{name}", pages.asset) for name in ASSETS),
@@ -117,6 +119,7 @@ class _DashboardPages:
                 "cluster_live.html",
                 root=self.access.root,
                 name=name,
+                title=look.facts.get("title", ""),
                 sections=look.sections,
                 trouble=look.trouble,
             )
@@ -129,15 +132,25 @@ class _DashboardPages:
 
     # -- what pages ask for ----------------------------------------------------------------------
 
+    async def overview_title(self, request: web.Request) -> web.StreamResponse:
+        """Return the title of the list, for a page that nobody sees."""
+        return web.json_response(list_facts(await asyncio.to_thread(self.source.clusters)))
+
+    async def cluster_title(self, request: web.Request) -> web.StreamResponse:
+        """Return the title of a cluster's page, for one that nobody sees."""
+        look = await asyncio.to_thread(self.source.look, request.match_info["name"])
+        return web.json_response({key: look.facts.get(key, "") for key in ("title", "tone")})
+
     async def overview_stream(self, request: web.Request) -> web.StreamResponse:
         """Send the list of clusters whenever it has changed."""
 
         def look() -> dict[str, Any]:
             try:
-                listed = clusters_section(self.source.clusters(), self.access.root)
+                found = self.source.clusters()
+                listed = clusters_section(found, self.access.root, wall())
             except Exception as error:  # the page stays, and says why
                 return {"sections": {}, "trouble": f"Cannot list the clusters: {error}"}
-            return {"sections": {"clusters": listed}, "trouble": ""}
+            return {"sections": {"clusters": listed}, "trouble": "", "facts": list_facts(found)}
 
         return await self._stream(request, look)
 

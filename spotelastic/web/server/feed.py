@@ -1,17 +1,18 @@
 """Looks at a cluster for all pages that show it, and tells since when it cannot be seen."""
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from spotelastic.client.published import is_news
 from spotelastic.client.targets.cloud_target import CloudEnded
 from spotelastic.clock import Clock, steady, wall
 from spotelastic.errors import SpotelasticError
+from spotelastic.model.progress import ClusterSummary
 from spotelastic.web.page.render import sections
 from spotelastic.web.view import words
-from spotelastic.web.view.chart import LossChart
-from spotelastic.web.view.cluster_view import ClusterView, chart_of, cluster_view
+from spotelastic.web.view.cluster_view import ClusterView, DrawnCurves, cluster_view, curves_of
 from spotelastic.web.view.published import PublishedCluster
 
 EVERY = 1.0
@@ -39,13 +40,24 @@ class LiveLook:
 def facts(view: ClusterView) -> dict[str, Any]:
     """Return what the controls of a page depend on."""
     return {
-        "title": f"{view.name}: {view.state} – spotelastic",
+        "title": f"{view.title} – spotelastic",
+        "tone": view.tone,
         "ended": view.has_ended,
         "gone": view.is_gone,
         "nodes": view.training,
         "ranks": view.ranks,
         "sizes": view.sizes,
     }
+
+
+def list_facts(clusters: Sequence[ClusterSummary]) -> dict[str, Any]:
+    """Return the title of a list, and its tone: that of what has failed within a day."""
+    bad = [each for each in clusters if each.colour == "red" and is_news(each, wall())]
+    if not bad:
+        return {"title": "Clusters – spotelastic", "tone": "still"}
+    more = f" and {len(bad) - 1} more" if bad[1:] else ""
+    short = bad[0].kind.replace("-", " ")
+    return {"title": f"{words.plain(bad[0].name)}: {short}{more} – spotelastic", "tone": "bad"}
 
 
 class ClusterFeed:
@@ -61,7 +73,7 @@ class ClusterFeed:
         self._looked_at: float | None = None
         self._failing_since: float | None = None
         self._last = LiveLook()
-        self._drawn: tuple[PublishedCluster, LossChart | None] | None = None
+        self._drawn: tuple[PublishedCluster, DrawnCurves] | None = None
 
     def look(self) -> LiveLook:
         """Return what is to be seen; asks the cluster if the last look is not of this second."""
@@ -74,7 +86,7 @@ class ClusterFeed:
     def _view(self, it: PublishedCluster, now: float) -> ClusterView:
         """Return the view; the curve is drawn anew only if something of it has been read anew."""
         if self._drawn is None or not _is_drawn_alike(self._drawn[0], it):
-            self._drawn = it, chart_of(it, now)
+            self._drawn = it, curves_of(it, now)
         return cluster_view(it, now, drawn=self._drawn[1])
 
     def _new(self) -> LiveLook:
@@ -95,8 +107,9 @@ class ClusterFeed:
 
 
 def _is_drawn_alike(one: PublishedCluster, other: PublishedCluster) -> bool:
-    """Whether the loss curve is made from the very same objects."""
-    return one.points is other.points and one.report is other.report and one.events is other.events
+    """Whether the curves are made from the very same objects."""
+    its = ((each.points, each.report, each.events, each.rates) for each in (one, other))
+    return all(a is b for a, b in zip(*its, strict=True))
 
 
 def _told(error: Exception) -> str:

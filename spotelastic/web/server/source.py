@@ -3,6 +3,7 @@
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -10,15 +11,15 @@ from spotelastic.client import logs
 from spotelastic.client.cluster import Cluster
 from spotelastic.client.logs import Wanted
 from spotelastic.client.progress import Say
-from spotelastic.client.published import published_facts
+from spotelastic.client.published import GONE_FOR, by_urgency, published_facts
 from spotelastic.client.targets.cloud_target import CloudEnded, ClusterTarget
-from spotelastic.client.targets.find import left_target, located
-from spotelastic.clock import wall
-from spotelastic.errors import UsageError
+from spotelastic.client.targets.find import here_now, located
+from spotelastic.clock import steady, wall
+from spotelastic.errors import SpotelasticError, UsageError
 from spotelastic.metrics import exposition
 from spotelastic.metrics.job import samples
 from spotelastic.model.progress import ClusterSummary
-from spotelastic.web.reading import ClusterReader
+from spotelastic.web.reading import OFTEN, SELDOM, ClusterReader, KeptAnswer
 from spotelastic.web.server.actions import ACTIONS
 from spotelastic.web.server.feed import ClusterFeed, LiveLook
 from spotelastic.web.view import words
@@ -37,7 +38,8 @@ class ShownLine:
 
     id: str
     """Tells it from all others."""
-    at: str
+    at: float
+    """When it was written (epoch seconds): the browser knows its own zone."""
     node: str
     """The node's name, short enough for its column."""
     rank: int
@@ -83,13 +85,38 @@ class TargetSource:
 
     def __init__(self, target: ClusterTarget) -> None:
         self._target = target
+        self._changes = 0
+        """How often clusters were commanded, or found to be elsewhere: all is asked anew then."""
+        self._listed = KeptAnswer(OFTEN, self._list, steady)
+        self._ended = KeptAnswer(SELDOM, self._list_ended, steady)
         self._shown: dict[str, _ShownCluster] = {}
         self._lock = threading.Lock()
 
     def clusters(self) -> Sequence[ClusterSummary]:
-        """Return a summary of every cluster."""
-        self._target.check()
+        """Return a summary of every cluster, also of those that have ended in the last days."""
+        self._follow()
+        there = self._listed.get(of=self._changes)
+        names = frozenset(each.name for each in there)
+        ended = self._ended.get(of=hash((self._changes, names)))
+        return by_urgency((*there, *(each for each in ended if each.name not in names)), wall())
+
+    def _list(self) -> tuple[ClusterSummary, ...]:
         return self._target.listing()
+
+    def _list_ended(self) -> tuple[ClusterSummary, ...]:
+        with suppress(SpotelasticError):  # those that are there are shown all the same
+            return self._target.ended(wall() - GONE_FOR)
+        return ()
+
+    def _follow(self) -> None:
+        """Look where clusters are now: a local cloud may have ended since, or begun."""
+        try:
+            self._target.check()
+        except CloudEnded:
+            self._target = here_now()
+            self._changes += 1
+            with self._lock:
+                self._shown.clear()
 
     def look(self, name: str) -> LiveLook:
         """Return what is to be seen of a cluster. Raises `UsageError` if there is none."""
@@ -106,7 +133,7 @@ class TargetSource:
         lines = tuple(
             ShownLine(
                 id,
-                words.moment(line.at, now),
+                line.at,
                 words.short(line.node),
                 line.rank,
                 words.plain(line.text),
@@ -123,19 +150,21 @@ class TargetSource:
             raise UsageError(f"there is no command {action!r}")
         cluster = Cluster(*located(self._target, name, lambda _: None))
         done = carry_out(cluster, given, say)
+        self._changes += 1
         with self._lock:
             self._shown.pop(name, None)  # its description may have changed
         return done
 
     def metrics(self, accepted: str) -> tuple[bytes, str]:
         """Return the metrics of all clusters as one page, and its content type."""
-        self._target.check()
+        self._follow()
         known = (self._target.known(name) for name in self._target.names())
         facts = [published_facts(record) for record in known if record is not None]
         return exposition.page(lambda: [(each.cluster, samples(each)) for each in facts], accepted)
 
     def _cluster(self, name: str) -> "_ShownCluster":
         """Return the cluster, or what one that is gone has left."""
+        self._follow()
         with self._lock:
             known = self._shown.get(name)
         if known is not None:
@@ -145,12 +174,4 @@ class TargetSource:
             return self._shown.setdefault(name, _ShownCluster(reader, ClusterFeed(reader)))
 
     def _found(self, name: str) -> Cluster:
-        at = self._target
-        try:
-            at.check()
-        except CloudEnded:
-            left = left_target(name, None)
-            if left is None:
-                raise
-            at = left
-        return Cluster(*located(at, name, lambda _: None, gone=True))
+        return Cluster(*located(self._target, name, lambda _: None, gone=True))

@@ -31,3 +31,7 @@ class PublishedCluster:
     """Why a job that moves by itself stays in its region, or moved last; empty for any other."""
     is_gone: bool = False
     """Whether the cluster was taken down, and this is what it has left."""
+    goes_on_by: str = ""
+    """The command that goes on from the newest checkpoint of a cluster that is gone."""
+    rates: tuple[tuple[float, float], ...] = ()
+    """US dollars an hour, from each time on at which they have changed."""

@@ -1,26 +1,62 @@
 """What a page and a terminal tell alike (pure): rows of tables, and what is not as it should be."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 
 from spotelastic_checkpoints.catalog.catalog import StepEntry
 
-from spotelastic.model.counting import UNPRICED, dollars, size
+from spotelastic.model.counting import UNPRICED, counted, dollars, size
+from spotelastic.model.headline import TROUBLE
 from spotelastic.model.in_place import PROVEN, REHEARSED
 from spotelastic.model.interruption_kind import InterruptionKind
-from spotelastic.model.job import ENDED
-from spotelastic.model.progress import Cost, Event, Interruption, NodeStatus, Status, Upload
+from spotelastic.model.progress import (
+    ClusterSummary,
+    Cost,
+    Event,
+    Interruption,
+    NodeStatus,
+    Upload,
+)
 from spotelastic.web.view import words
+from spotelastic.web.view.chart import OTHER_SHAPE, SHAPES
+from spotelastic.web.view.columns import EVENTS
 
 NONE = "–"
 """Stands where something is not known, or does not apply."""
 ALERTS = frozenset(
     {"notice", "rebalance", "leave", "unhealthy", "loss", "failure", "etcd", "limit", "boot"}
+    | {TROUBLE}
 )
 """Kinds of events that tell of a fault, or of one to come."""
 MILESTONES = frozenset({"job", "stop", "restart", "scale", "down", "round"})
 """Kinds of events at which the job itself changes."""
+ROUTINE = frozenset({"committed", "schedule", "restored"})
+"""Kinds of events that come again and again while all is well."""
+AFTER_A_LOSS = 30.0
+"""Seconds after a node was lost in which workers fail because of that."""
+FIRST = {"pending": 0, "joining": 0, "draining": 0, "sick": 0, "failed": 0, "training": 2}
+"""The order of nodes in a table, by their states: first those that something happens to."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterRow:
+    """A cluster in a list."""
+
+    name: str
+    state: str
+    colour: str
+    """"red" or "yellow" if something is wrong."""
+    step: str
+    left: str
+    nodes: str
+    began: str
+    seen: str
+    cost: str
+    per_hour: str
+    wrong: str
+    """The worst that is wrong, in one line."""
+    is_gone: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +64,8 @@ class InterruptionRow:
     """An interruption and what it has cost."""
 
     kind: str
+    shape: str
+    """The character by which the kind is marked."""
     label: str
     node: str
     at: str
@@ -93,12 +131,41 @@ class EventRow:
     kind: str
     message: str
     weight: str
+    count: int = 1
+    """How many events it stands for."""
+
+
+def cluster(row: ClusterSummary, now: float) -> ClusterRow:
+    """Return the row of a cluster."""
+    of = f" of {row.total:,}" if row.total else ""
+    left = None if row.ends_at is None or row.is_gone else max(0, round(row.ends_at - now))
+    return ClusterRow(
+        name=words.plain(row.name),
+        state=words.plain(row.state),
+        colour=row.colour,
+        step=f"{row.step:,}{of}" if row.at or row.step else NONE,
+        left=NONE if left is None else words.span(left),
+        nodes=NONE if row.is_gone else _number(row.nodes),
+        began=words.ago(row.began_at, now) if row.began_at else NONE,
+        seen=words.ago(row.at, now) if row.at else NONE,
+        cost=dollars(row.usd) if row.usd else NONE,
+        per_hour=dollars(row.usd_per_hour) if row.usd_per_hour else NONE,
+        wrong=words.plain(row.headline.partition("\n")[0]),
+        is_gone=row.is_gone,
+    )
+
+
+def total(clusters: Sequence[ClusterSummary]) -> tuple[str, str]:
+    """Return what all clusters have cost together, and cost an hour now."""
+    spent, per_hour = (sum(each.usd for each in clusters), sum(c.usd_per_hour for c in clusters))
+    return dollars(spent), dollars(per_hour)
 
 
 def interruption(row: Interruption, now: float) -> InterruptionRow:
     """Return the row of an interruption."""
     return InterruptionRow(
         kind=row.kind.value if row.kind.is_known else "other",
+        shape=SHAPES.get(row.kind, OTHER_SHAPE),
         label=words.plain(row.kind.traits.label),
         node=words.plain(row.node) or NONE,
         at=words.moment(row.at, now),
@@ -173,8 +240,11 @@ def costs(cost: Cost) -> Iterator[CostRow]:
         "Workers", dollars(cost.cost_usd), dollars(cost.usd_per_hour), f"{hours} node-hours"
     )
     yield CostRow("Control nodes", dollars(cost.control_usd), dollars(cost.control_usd_per_hour))
+    if cost.traffic_usd:
+        so_far, now = dollars(cost.traffic_usd), dollars(cost.traffic_usd_per_hour)
+        yield CostRow("Traffic", so_far, now, "measured, from zone to zone")
     total, per_hour = dollars(cost.total_usd), dollars(cost.total_usd_per_hour)
-    yield CostRow("In all", total, per_hour, "estimated", is_total=True)
+    yield CostRow("Total", total, per_hour, "estimated", is_total=True)
     if cost.max_cost is not None:
         left = "" if cost.hours_left is None else f"reached in {cost.hours_left:.1f} h"
         yield CostRow("Limit", dollars(cost.max_cost), "", left)
@@ -205,16 +275,65 @@ def node(row: NodeStatus, now: float) -> NodeRow:
     )
 
 
-def events(newest: Iterable[Event], now: float) -> Iterator[EventRow]:
-    """Yield the rows of events, the newest first; commits that follow each other are one row."""
-    for is_commit, group in groupby(newest, key=lambda event: event.kind == "committed"):
-        its = list(group)
-        if not is_commit or len(its) == 1:
-            yield from (event(each, now) for each in its)
+def nodes(given: Sequence[NodeStatus], now: float) -> tuple[NodeRow, ...]:
+    """Return the rows of nodes: first those that something happens to, workers before others."""
+    ordered = sorted(given, key=lambda row: (row.role != "worker", FIRST.get(row.state, 1)))
+    return tuple(node(row, now) for row in ordered)
+
+
+def in_order(told: Iterable[Event]) -> list[Event]:
+    """Return events by their time, without a round's proposal where its start follows."""
+    ordered = sorted(told, key=lambda event: event.at)
+    started = {each.data.get("incarnation") for each in ordered if _is_round(each, "started")}
+    return [
+        each
+        for each in ordered
+        if not (_is_round(each, "proposed") and each.data.get("incarnation") in started - {None})
+    ]
+
+
+def _is_round(event: Event, phase: str) -> bool:
+    return event.kind == "round" and event.data.get("phase") == phase
+
+
+def events(newest: Iterable[Event], now: float, *, every: bool = False) -> Iterator[EventRow]:
+    """Yield the rows of events, the newest first. Unless `every` one is wanted, what is routine and
+    follows each other is one row, and so is told what a lost node's peers say of it.
+    """
+    ordered = list(newest)
+    lost = [each.at for each in ordered if each.kind == "loss"]
+    routine: list[Event] = []
+    for each in ordered:
+        if each.kind in ROUTINE and not every:
+            routine.append(each)
             continue
-        low, high = its[-1].data.get("step", "?"), its[0].data.get("step", "?")
-        told = f"{len(its)} steps from {low} to {high} are committed"
-        yield replace(event(its[0], now), message=words.plain(told))
+        yield from _routine(routine, now)
+        routine = []
+        row = event(each, now)
+        if each.data.get("lost_peer") and any(abs(each.at - at) <= AFTER_A_LOSS for at in lost):
+            row = replace(row, weight="detail")
+        yield row
+    yield from _routine(routine, now)
+
+
+def _routine(its: Sequence[Event], now: float) -> Iterator[EventRow]:
+    """Yield one row for routine events that follow each other, the newest first."""
+    if len(its) < 2:
+        yield from (event(each, now) for each in its)
+        return
+    counts = Counter(each.kind for each in its)
+    steps = [each.data.get("step", "?") for each in its if each.kind == "committed"]
+    parts = []
+    if steps:
+        span = f"steps {steps[-1]} to {steps[0]}" if steps[1:] else f"step {steps[0]}"
+        parts.append(f"{counted(len(steps), 'checkpoint')} saved, {span}")
+    if counts["schedule"]:
+        parts.append(f"{counted(counts['schedule'], 'change')} of the intervals between saves")
+    if counts["restored"]:
+        parts.append(f"{counted(counts['restored'], 'round')} restored")
+    row = event(its[0], now)
+    kind = row.kind if len(counts) == 1 else "routine"
+    yield replace(row, kind=kind, message=words.plain("; ".join(parts)), count=len(its))
 
 
 def event(row: Event, now: float) -> EventRow:
@@ -227,10 +346,19 @@ def event(row: Event, now: float) -> EventRow:
     return EventRow(
         at=words.moment(row.at, now),
         at_exactly=words.exactly(row.at),
-        kind=InterruptionKind.PLANNED.traits.label if asked else words.plain(row.kind),
+        kind=_called(row, kind, is_asked=asked),
         message=words.plain(f"{row.node} {row.message}" if unnamed else row.message),
         weight="alert" if (row.kind in ALERTS and not asked) or differs else weight,
     )
+
+
+def _called(row: Event, kind: InterruptionKind, *, is_asked: bool) -> str:
+    """Return what the event is called: as in the table of interruptions, where it is of one."""
+    if is_asked:
+        return InterruptionKind.PLANNED.traits.label
+    if row.kind in ("notice", "loss") and kind.is_known:
+        return kind.traits.label
+    return EVENTS.get(row.kind, words.plain(row.kind))
 
 
 def _seconds(value: float | None) -> str:
@@ -245,28 +373,3 @@ def upload(row: Upload) -> str:
     """Return how far an upload is: "25% of step 120 at 45 MB/s"."""
     share = row.done / row.total if row.total else 0.0
     return f"{share:.0%} of step {row.step} at {size(row.rate)}/s"
-
-
-def warnings(status: Status, now: float) -> Iterator[str]:
-    """Yield what is not as it should be with a job, each in a text of its own."""
-    if silent := silence(status, now):
-        yield silent
-    if status.short_since is not None and status.state not in ENDED:
-        yield f"There have been fewer nodes than wanted for {words.span(now - status.short_since)}."
-    if status.quiet:
-        yield status.quiet
-    yield from (slow.line for slow in status.slow)
-    for found in (status.rehearsal, status.proof):
-        if found is not None and found.differs:
-            yield found.text
-    yield from status.warnings
-
-
-def silence(status: Status, now: float) -> str:
-    """Return a warning if the status is old: no controller has published one since."""
-    if not (silent := status.silent_for(now)):
-        return ""
-    return (
-        f"No controller has reported for {words.span(silent)}. Training goes on without one, but "
-        "no node is bought or replaced."
-    )

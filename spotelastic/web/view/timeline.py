@@ -5,7 +5,7 @@ It is put together from the events alone, which are all that is known of nodes t
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from spotelastic.model.counting import counted
@@ -17,9 +17,15 @@ from spotelastic.web.view.chart import AxisTick
 
 MOST_LANES = 40
 """Nodes that are shown: those that are there, then those that went last."""
+NARROW = 0.008
+"""Share of the width below which rounds that follow each other are drawn as one."""
+MOST_SPANS, TOLD_SPANS = 30, 5
+"""Spans of a lane of which all are drawn, however short, and those that are told in words."""
 COMING = frozenset({"launch", "prepare"})
 WARNING = frozenset({"notice", "leave", "unhealthy"})
 GOING = frozenset({"loss", "terminate"})
+TRAINING = frozenset({"training", "noticed"})
+"""States in which a node takes part in a round."""
 STATES = {
     "booting": "booting",
     "waiting": "waiting",
@@ -69,6 +75,8 @@ class NodeTimeline:
     ticks: tuple[AxisTick, ...]
     states: tuple[tuple[str, str], ...]
     """The states that occur, with their names: the legend."""
+    counts: tuple[tuple[float, int], ...]
+    """How many nodes train, from each time on at which that changes."""
 
 
 @dataclass(slots=True)
@@ -102,12 +110,28 @@ def node_timeline(status: Status, events: Sequence[Event]) -> NodeTimeline | Non
     lanes = tuple(_lane(node, tracks[node], share) for node in shown)
     found = {span.state for lane in lanes for span in lane.spans}
     return NodeTimeline(
-        rounds=tuple(_rounds(ordered, share)),
+        rounds=tuple(_wide_enough(_rounds(ordered, share))),
         lanes=lanes,
         more=len(order) - len(shown),
-        ticks=tuple(_ticks(share)),
+        ticks=tuple(time_ticks(begin, end)),
         states=tuple((state, name) for state, name in STATES.items() if state in found),
+        counts=tuple(_counts(ordered)),
     )
+
+
+def _counts(ordered: Iterable[Event]) -> Iterator[tuple[float, int]]:
+    """Yield how many nodes train, from each time on: the members of a round that are not gone."""
+    training: set[str] = set()
+    for event in ordered:
+        if _starts_a_round(event):
+            training = set(_names(event.data, "members"))
+        elif event.kind == "job":
+            training = set()
+        elif event.node in training and event.kind in GOING and not event.data.get("failed"):
+            training.remove(event.node)
+        else:
+            continue
+        yield event.at, len(training)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,12 +155,14 @@ def _end(status: Status, ordered: Sequence[Event]) -> float:
 def _tracks(ordered: Iterable[Event], control: set[str]) -> dict[str, _Track]:
     """Follow every worker node through the events."""
     tracks: dict[str, _Track] = {}
+    trained: set[str] = set()
     for event in ordered:
         node = event.node
         if _starts_a_round(event):
-            _start(tracks, event)
+            trained = _start(tracks, event, trained)
         elif event.kind == "job":
             _finish(tracks, event.at)
+            trained = set()
         elif not node or node in control or _is_control(event):
             continue
         elif event.kind in COMING:
@@ -146,6 +172,7 @@ def _tracks(ordered: Iterable[Event], control: set[str]) -> dict[str, _Track]:
         elif event.kind in GOING:
             if node in tracks and not event.data.get("failed"):
                 tracks[node].turns(event.at, "gone")
+                trained.discard(node)
         elif _has_to_go(event) and node in tracks and tracks[node].state != "gone":
             tracks[node].turns(event.at, "noticed")
     return {node: track for node, track in tracks.items() if track.changes}
@@ -170,16 +197,19 @@ def _is_control(event: Event) -> bool:
     return "-control-" in str(event.data.get("group", ""))
 
 
-def _start(tracks: dict[str, _Track], event: Event) -> None:
-    """Note that a round has started: its members train, all others that are there wait."""
+def _start(tracks: dict[str, _Track], event: Event, before: set[str]) -> set[str]:
+    """Note that a round has started: its members train, and the others wait of those that have
+    trained `before`. Return its members.
+    """
     members = set(_names(event.data, "members"))
-    for node in members:
-        tracks.setdefault(node, _Track())
-    for node, track in tracks.items():
-        if node in members and track.state != "noticed":
+    for node in members - before:
+        track = tracks.setdefault(node, _Track())
+        if track.state not in TRAINING:
             track.turns(event.at, "training")
-        elif node not in members and track.state == "training":
-            track.turns(event.at, "waiting")
+    for node in before - members:
+        if tracks[node].state == "training":
+            tracks[node].turns(event.at, "waiting")
+    return members
 
 
 def _finish(tracks: Mapping[str, _Track], at: float) -> None:
@@ -222,13 +252,15 @@ def _lane(node: str, track: _Track, share: _Share) -> NodeLane:
             continue
         name = STATES[state]
         told = f"{node}: {name} for {words.span(until - at)}, {words.moment(at, share.end)} to "
-        told += words.moment(until, share.end)
+        told += words.zoned(until, share.end)
         spans.append(LaneSpan(share.of(at), share.of(until), state, told))
     there = track.state != "gone"
-    words_of = ", ".join(span.told.partition(": ")[2] for span in spans)
-    return NodeLane(
-        words.plain(node), words.short(node), there, tuple(spans), f"{words_of or 'nothing'}"
-    )
+    if len(spans) > MOST_SPANS:
+        spans = [each for each in spans if each.end - each.begin >= NARROW / 2]
+    last = [span.told.partition(": ")[2] for span in spans[-TOLD_SPANS:]]
+    earlier = ["earlier ones are not told"] if len(spans) > TOLD_SPANS else []
+    told = ", ".join([*earlier, *last]) or "nothing"
+    return NodeLane(words.plain(node), words.short(node), there, tuple(spans), told)
 
 
 def _rounds(ordered: Iterable[Event], share: _Share) -> Iterator[LaneSpan]:
@@ -243,22 +275,42 @@ def _rounds(ordered: Iterable[Event], share: _Share) -> Iterator[LaneSpan]:
         nodes = counted(len(list(_names(event.data, "members"))), "node")
         reason = event.message.partition(": ")[2]
         told = (
-            f"round {number}, {words.moment(event.at, share.end)}: {nodes}, from step "
+            f"round {number}, {words.zoned(event.at, share.end)}: {nodes}, from step "
             f"{event.data.get('step', '?')}; {reason}"
         )
         if end > begin:
             yield LaneSpan(begin, end, "round", told, str(number))
 
 
-def _ticks(share: _Share) -> Iterator[AxisTick]:
-    """Yield a few times of day, at round local times."""
-    length = share.end - share.begin
+def _wide_enough(rounds: Iterable[LaneSpan]) -> Iterator[LaneSpan]:
+    """Yield the rounds, with those too short to be seen as one that stands for them."""
+    folded: list[LaneSpan] = []
+    for each in rounds:
+        if folded and each.end - folded[0].begin > NARROW:
+            yield _one_round(folded)
+            folded = []
+        folded.append(each)
+    if folded:
+        yield _one_round(folded)
+
+
+def _one_round(folded: Sequence[LaneSpan]) -> LaneSpan:
+    first, last = folded[0], folded[-1]
+    if len(folded) == 1:
+        return first
+    told = f"{len(folded)} rounds, {first.label} to {last.label}; the last one: {last.told}"
+    return replace(first, end=last.end, told=told)
+
+
+def time_ticks(begin: float, end: float) -> Iterator[AxisTick]:
+    """Yield a few times of day between two times, at round local times."""
+    length = end - begin
     apart = next((nice for nice in NICE if length / nice <= 5), 86_400)
     while length / apart > 6:
         apart *= 2
-    offset = words.utc_offset(share.begin)
-    at = math.ceil((share.begin + offset) / apart) * apart - offset
-    while at <= share.end:
-        label = words.moment(at, share.end) if apart < 60 else words.minute(at, share.end)
-        yield AxisTick(share.of(at), label)
+    offset = words.utc_offset(begin)
+    at = math.ceil((begin + offset) / apart) * apart - offset
+    while at <= end:
+        label = words.moment(at, end) if apart < 60 else words.minute(at, end)
+        yield AxisTick(min(1.0, max(0.0, (at - begin) / length)), label, at)
         at += apart

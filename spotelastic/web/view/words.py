@@ -5,7 +5,9 @@ import time
 import unicodedata
 from datetime import datetime
 
-MINUTE, HOUR, DAY = 60.0, 3600.0, 86_400.0
+from spotelastic.model import counting
+
+span = counting.span
 SHORT = 19
 """Most characters of a name in a narrow column: an EC2 instance's id has as many."""
 UNPRINTABLE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn"})
@@ -45,6 +47,16 @@ def minute(at: float, now: float) -> str:
     return f"{then.tm_mday} {time.strftime('%b %H:%M', then)}"
 
 
+def zoned(at: float, now: float) -> str:
+    """Return the local time of day with its zone, where nothing else says which one that is."""
+    return f"{moment(at, now)} {zone(at)}"
+
+
+def zone(at: float) -> str:
+    """Return the zone of local times as people write it: "UTC", "CEST", "+0530"."""
+    return time.strftime("%Z", time.localtime(at)) or "UTC"
+
+
 def exactly(at: float) -> str:
     """Return the local date and time with its offset from UTC: for programs, and for hovering."""
     return datetime.fromtimestamp(at).astimezone().isoformat(" ", "seconds")
@@ -54,24 +66,6 @@ def ago(at: float, now: float) -> str:
     """Return how long ago something was: "12 s ago"."""
     seconds = now - at
     return "just now" if seconds < 2.0 else f"{span(math.floor(seconds))} ago"
-
-
-def span(seconds: float) -> str:
-    """Return a length of time in the two units that matter: "0.59 s", "3 min 20 s", "2 h 5 min"."""
-    if seconds < 10.0:
-        return f"{seconds:.2f} s" if seconds != int(seconds) else f"{seconds:.0f} s"
-    whole = round(seconds)
-    if whole < MINUTE:
-        return f"{whole} s"
-    for unit, name, below, its in (
-        (DAY, "d", HOUR, "h"),
-        (HOUR, "h", MINUTE, "min"),
-        (MINUTE, "min", 1.0, "s"),
-    ):
-        if whole >= unit:
-            rest = int(whole % unit // below)
-            return f"{int(whole // unit)} {name}" + (f" {rest} {its}" if rest else "")
-    raise AssertionError("a minute is longer than a second")
 
 
 def step_time(seconds: float) -> str:

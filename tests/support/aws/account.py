@@ -19,6 +19,8 @@ from typing import Any
 from unittest.mock import patch
 
 from botocore.exceptions import ReadTimeoutError
+from support.strict import Strictness
+from support.strict.authority import Authority
 from support.unkind.conditions import (
     KIND,
     Conditions,
@@ -28,7 +30,7 @@ from support.unkind.conditions import (
 
 from spotelastic.clock import wall
 from spotelastic.local.base.agenda import Agenda
-from spotelastic.local.iam.authority import ADMINISTRATOR, Authority
+from spotelastic.local.cloud import ADMINISTRATOR
 from spotelastic.local.instances.power import Layout
 
 REGION = "us-east-1"
@@ -131,13 +133,12 @@ def account(folder: Path, conditions: Conditions | None = None) -> Iterator[Auth
     from support.unkind.slow_parts import SlowGroups, SlowInstances
 
     from spotelastic.local import moto_patches
-    from spotelastic.local.autoscaling.launches import Launcher
     from spotelastic.local.autoscaling.regional_groups import RegionalScaling
     from spotelastic.local.base import eventbridge_messages as events
     from spotelastic.local.instances import machines
     from spotelastic.local.instances.spot_market import SpotMarket
 
-    lock, market, power, authority = RLock(), SpotMarket(), Still(folder), Authority()
+    lock, market, power, strict = RLock(), SpotMarket(), Still(folder), Strictness()
     in_force = ConditionsInForce(conditions or from_environment(os.environ))
     agenda = Agenda(lock)
     deaf = patch.object(machines, "MetadataServer", Deaf)
@@ -159,18 +160,17 @@ def account(folder: Path, conditions: Conditions | None = None) -> Iterator[Auth
             market=market,
             agenda=agenda,
             emit=lambda event: events.put(bus, event, wall()),
-            launch=Launcher(all_machines),
         )
         made = autoscaling_backends[DEFAULT_ACCOUNT_ID]
         scaling = RegionalScaling({region: groups(backend=made[region]) for region in REGIONS})
         all_machines.changed = scaling.machine_changed
+        due: Any = UpToDate(lock, agenda)
         patches = moto_patches.install(
-            lock=UpToDate(lock, agenda),  # type: ignore[arg-type]
+            lock=due,
             agenda=agenda,
             machines=all_machines,
             scaling=scaling,
             market=market,
-            authority=authority,
             power=power,  # type: ignore[arg-type]
             volumes=folder / "volumes",
             account=DEFAULT_ACCOUNT_ID,
@@ -179,12 +179,14 @@ def account(folder: Path, conditions: Conditions | None = None) -> Iterator[Auth
             logs_folder=folder / "output",
             stack_deleted=lambda: None,
         )
+        known = partial(stale.is_known, in_force)
+        strict.install(patches, due, all_machines, known)
         detaching.install(patches, agenda, in_force)
         stale.install(patches, in_force)
         agenda.start()
         _in_force.append(in_force)
         try:
-            yield authority
+            yield strict.authority
         finally:
             _in_force.remove(in_force)
             agenda.close()

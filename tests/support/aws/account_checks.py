@@ -14,6 +14,7 @@ from support.aws.policies import additions, boundary_with_more, deletion, shippe
 from support.aws.role_calls import ROLES, calls
 from support.aws.run_evidence import Evidence
 from support.aws.template import policies, template
+from support.strict.evaluation import AccessRequest
 
 from spotelastic.aws.base.clients import Aws, Rejected, calling
 from spotelastic.aws.base.infra_files import infra
@@ -25,7 +26,6 @@ from spotelastic.aws.network import shared_network
 from spotelastic.aws.planning import disk_key, dry_run, network_quotas, public_access
 from spotelastic.aws.planning.plan import plan_of
 from spotelastic.local.base import eventbridge_messages as events
-from spotelastic.local.iam.evaluation import AccessRequest
 from spotelastic.model.job import Capacity
 
 NAME = "first-run-never-made"

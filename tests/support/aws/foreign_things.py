@@ -10,9 +10,9 @@ from functools import lru_cache
 
 from botocore.loaders import Loader
 from support.aws.template import ACCOUNT, CLUSTER, REGION, arn
+from support.strict.evaluation import Policy, Resource
 
 from spotelastic.aws.base.identity import CLUSTER as TAG
-from spotelastic.local.iam.evaluation import Policy, Resource
 
 NAMES = ("orders", "spotless", "my-spotelastic-x", "Spotelastic-x")
 ANOTHER = "spotelastic-another"

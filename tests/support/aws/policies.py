@@ -9,12 +9,12 @@ from pathlib import Path
 import boto3
 from support.aws.account import is_kind
 from support.aws.template import ACCOUNT, KEY, REGION
+from support.strict import evaluation
+from support.strict.authority import Call
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.infra_files import infra
 from spotelastic.aws.base.names import Names
-from spotelastic.local.iam import evaluation
-from spotelastic.local.iam.authority import Call
 
 GROUP = ":autoScalingGroup:"
 """Part of the ARN of each Auto Scaling group."""

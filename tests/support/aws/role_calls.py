@@ -7,10 +7,10 @@
 from collections.abc import Iterator, Mapping
 
 from support.aws.template import ACCOUNT, BUCKET, CLUSTER, KEY, RUN, SERVICE_ROLE, arn
+from support.strict.evaluation import AccessRequest, Resource
 
 from spotelastic.aws.base.identity import CLUSTER as TAG
 from spotelastic.aws.base.names import Names
-from spotelastic.local.iam.evaluation import AccessRequest, Resource
 
 ITS = Names(CLUSTER)
 TAGS = {TAG: CLUSTER}

@@ -13,10 +13,10 @@ from typing import Any
 
 from cfnlint.schema import PROVIDER_SCHEMA_MANAGER
 from support.aws.template import CLUSTER, REGION, arn, resources
+from support.strict.evaluation import AccessRequest, Resource
 
 from spotelastic.aws.base.identity import CLUSTER as TAG
 from spotelastic.aws.base.identity import NETWORK
-from spotelastic.local.iam.evaluation import AccessRequest, Resource
 
 NOT_OURS = {
     "autoscaling:*InstanceRefresh": "control nodes are replaced by nobody's order",
@@ -222,7 +222,8 @@ def of(logical: str) -> tuple[Resource, ...]:
         case "EC2", _:
             return tuple(_of_ec2(each) for each in PARTS.get(name, (name,)))
         case "IAM", "Policy":
-            return of(properties["Roles"][0])
+            roles = (each[1] if isinstance(each, list) else each for each in properties["Roles"])
+            return tuple(its for role in roles for its in of(role))
         case "SQS", "QueuePolicy":
             return of(properties["Queues"][0])
         case "IAM", _:

@@ -6,10 +6,10 @@ from functools import lru_cache
 from typing import Any
 
 import yaml
+from support.strict.evaluation import Policy
 
 from spotelastic.aws.base.infra_files import infra
 from spotelastic.aws.base.names import Names, bucket
-from spotelastic.local.iam.evaluation import Policy
 
 REGION, ACCOUNT = "us-east-1", "123456789012"
 CHINA, GOVCLOUD = "cn-north-1", "us-gov-west-1"

@@ -19,6 +19,7 @@ from support.aws.account import NETWORK, account
 from support.aws.cluster_requests import request
 from support.clusters.local_cloud import until
 from support.clusters.memory_bucket import MemoryBucket
+from support.clusters.memory_capacity import MemoryCapacity, MemoryHooks
 from support.clusters.process_cloud import ProcessCloud
 from support.kubernetes.kube_client import IMAGE, Kube, emulated, shell
 from support.processes.patience import PATIENT
@@ -32,7 +33,6 @@ from spotelastic.aws.messaging import command_queue
 from spotelastic.aws.provider.cloud import connect
 from spotelastic.clock import wall
 from spotelastic.cloud.events import CloudEvent
-from spotelastic.cloud.memory.memory_capacity import MemoryCapacity, MemoryHooks
 from spotelastic.cloud.memory.prices import FixedPrices
 from spotelastic.cloud.memory.queue import MemoryQueue
 from spotelastic.cloud.model import WorkerGroup, ZoneOffer

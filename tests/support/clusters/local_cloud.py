@@ -16,8 +16,7 @@ from support.unkind import UNKIND
 from support.unkind.fault_client import FaultClient
 
 from spotelastic.local import cloud
-from spotelastic.local.cloud import CloudInfo
-from spotelastic.local.iam.authority import ADMINISTRATOR
+from spotelastic.local.cloud import ADMINISTRATOR, CloudInfo
 
 T = TypeVar("T")
 

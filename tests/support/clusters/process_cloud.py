@@ -22,12 +22,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from support.clusters.memory_capacity import MemoryCapacity, MemoryHooks
 from support.places import TESTS
 
 from spotelastic.clock import unbroken
 from spotelastic.cloud.bucket import ClusterBucket
 from spotelastic.cloud.events import CloudEvent
-from spotelastic.cloud.memory.memory_capacity import MemoryCapacity, MemoryHooks
 from spotelastic.cloud.memory.prices import FixedPrices
 from spotelastic.cloud.memory.queue import MemoryQueue
 from spotelastic.cloud.model import Instance, ZoneOffer

@@ -5,10 +5,11 @@ from dataclasses import dataclass, field
 from typing import IO
 
 from support.clusters.memory_bucket import MemoryBucket
+from support.clusters.memory_capacity import MemoryCapacity, MemoryHooks
 
 from spotelastic.clock import Clock
 from spotelastic.cloud.events import CloudEvent
-from spotelastic.cloud.memory.memory_capacity import LaunchedInstance, MemoryCapacity, MemoryHooks
+from spotelastic.cloud.memory.memory_capacity import LaunchedInstance
 from spotelastic.cloud.memory.queue import MemoryQueue
 from spotelastic.cloud.model import IN_SERVICE, Instance, WorkerGroup, ZoneOffer
 from spotelastic.cloud.port import Cloud, ClusterPrices

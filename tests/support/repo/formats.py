@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 from spotelastic_checkpoints import checksummed_json, framing, messages, provenance
 from spotelastic_checkpoints.commit.latest import LATEST, Latest
+from spotelastic_checkpoints.commit.retention import HOLD, Hold
 from spotelastic_checkpoints.commit.tenancy import KEY, Tenant
 from spotelastic_checkpoints.commit.verification import Verified
 from spotelastic_checkpoints.daemon.daemon_state import DaemonState
@@ -356,6 +357,7 @@ def _beside_checkpoints() -> Iterator[Kind]:
         provenance.NAME,
         provenance.Record("train.py", [], 43, 1700000000.0, "running", v.COMMIT, maker, FORMAT),
     )
+    yield _beside(HOLD, Hold(4, 41))
     yield _beside("manifest.json", v.MANIFEST)
     yield _beside("files-index.json", v.KEPT)
     yield _beside("verified.json", Verified(datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)))

@@ -1,18 +1,53 @@
-"""What only tests ask of a local cloud: other conditions, and regions that are cut off."""
+"""What only tests ask of a local cloud: other conditions, prices, quotas, and cut-off regions."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
+import msgspec
+from support.strict import Strictness
+from support.strict.authority import Call
+from support.strict.instances import Trouble
 from support.unkind.conditions import Conditions, ConditionsInForce
 from support.unkind.isolation import Isolation
 from support.unkind.maintenance import HEALTH_CODES
+from support.unkind.set_prices import SetPrices
 
 from spotelastic.errors import UsageError
 from spotelastic.local import fault_client
+from spotelastic.local.base import processes
 
 
 class FaultClient(fault_client.FaultClient):
     """Asks a cloud that `program.py` runs. Any other refuses what is not the product's."""
+
+    def processes(self, instance: str) -> list[processes.LocalProcess]:
+        """Return the processes of an instance."""
+        found = self._ask("processes", instance=instance)
+        return [processes.LocalProcess(**process) for process in found]
+
+    def calls(self) -> list[Call]:
+        """Return the AWS calls of roles and users so far, each kind of call once."""
+        return msgspec.convert(self._ask("calls"), list[Call])
+
+    def set_disk_key(self, name: str, *, granted: bool) -> None:
+        """Set the key of new disks, and whether Auto Scaling's role may use it."""
+        self._ask("set_disk_key", name=name, granted=granted)
+
+    def set_metadata(self, instance: str, trouble: Trouble) -> None:
+        """Disturb the next requests to an instance's metadata service."""
+        self._ask("set_metadata", instance=instance, trouble=trouble)
+
+    def set_spot_price(self, type: str, zone: str, usd_per_hour: float) -> None:
+        """Set the spot price of a type in a zone."""
+        self._ask("set_spot_price", type=type, zone=zone, usd_per_hour=usd_per_hour)
+
+    def set_on_demand_price(self, type: str, usd_per_hour: float) -> None:
+        """Set the on-demand price that the Pricing API answers."""
+        self._ask("set_on_demand_price", type=type, usd_per_hour=usd_per_hour)
+
+    def set_quota(self, code: str, value: int) -> None:
+        """Set a quota, by its code: L-3819A6DF (vCPUs), L-F678F1CE (networks), ..."""
+        self._ask("set_quota", code=code, value=value)
 
     def set_delivery(self, *delays: float) -> None:
         """Deliver one copy of each event after each of these delays; none: events are lost."""
@@ -67,6 +102,34 @@ class Desk(fault_client.Desk):
     isolation: Isolation
     delivery: Delivery
     refusal: Any
+    strict: Strictness
+
+    def processes(self, instance: str) -> list[dict[str, Any]]:
+        self._living(instance)
+        return [asdict(process) for process in processes.marked(self.cloud, instance)]
+
+    def calls(self) -> Any:
+        return msgspec.to_builtins(self.strict.authority.calls)
+
+    def set_disk_key(self, name: str, granted: bool) -> None:
+        self.strict.disk_key.name, self.strict.disk_key.granted = name, granted
+
+    def set_metadata(self, instance: str, trouble: Trouble) -> None:
+        self.announced.set_metadata(self._living(instance), trouble)
+
+    def set_spot_price(self, type: str, zone: str, usd_per_hour: float) -> None:
+        self._market.prices[type, zone] = usd_per_hour
+
+    def set_on_demand_price(self, type: str, usd_per_hour: float) -> None:
+        self._market.listed[type] = usd_per_hour
+
+    def set_quota(self, code: str, value: int) -> None:
+        self.strict.quotas[code] = value
+
+    @property
+    def _market(self) -> SetPrices:
+        assert isinstance(self.market, SetPrices)
+        return self.market
 
     def set_delivery(self, delays: list[float]) -> None:
         self.delivery.delays = tuple(delays)

@@ -12,9 +12,11 @@ from email.utils import formatdate
 from functools import partial
 from typing import Any
 
+from support.strict.instances import StrictInstances
+
 from spotelastic.clock import wall
 from spotelastic.local.base.eventbridge_messages import BusEvent
-from spotelastic.local.instances.machines import RUNNING, LocalInstance, LocalInstances
+from spotelastic.local.instances.machines import RUNNING, LocalInstance
 from spotelastic.local.instances.metadata import META
 
 HEALTH_CODES = {
@@ -100,7 +102,7 @@ def _http_date(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).strftime("%d %b %Y %H:%M:%S GMT").lstrip("0")
 
 
-class MaintainedInstances(LocalInstances):
+class MaintainedInstances(StrictInstances):
     """Instances to which maintenance can be announced."""
 
     def __init__(self, **parts: Any) -> None:
@@ -163,7 +165,7 @@ class MaintainedInstances(LocalInstances):
         if event.code in REBOOTS:
             self._reboot(machine)
         else:
-            self.stop(machine.it)
+            self.terminate(machine.it, "Server.ScheduledStop")  # as its group does, once it stops
 
     def _reboot(self, machine: LocalInstance) -> None:
         """Switch the instance off and on again, which EC2 calls running all the time."""

@@ -4,11 +4,12 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
+from support.strict.groups import StrictGroups
 from support.unkind.conditions import ConditionsInForce
 from support.unkind.maintenance import MaintainedInstances
 
 from spotelastic.clock import wall
-from spotelastic.local.autoscaling.groups import RETRY, AutoScaling
+from spotelastic.local.autoscaling.groups import RETRY
 from spotelastic.local.instances.machines import (
     PENDING,
     RUNNING,
@@ -26,8 +27,8 @@ class SlowInstances(MaintainedInstances):
     def __init__(self, conditions: ConditionsInForce, **parts: Any) -> None:
         super().__init__(**parts)
         self.conditions = conditions
-        self._late = set[tuple[str, int]]()
-        """Instances, and their starts, whose end was put off."""
+        self._late = set[str]()
+        """Instances whose end was put off."""
         self._at_once = False
 
     def interrupt(self, machine: LocalInstance, seconds: float) -> None:
@@ -57,22 +58,21 @@ class SlowInstances(MaintainedInstances):
         finally:
             self._at_once = False
 
-    def _boot(self, machine: LocalInstance, start: int) -> None:
-        boot = partial(super()._boot, machine, start)
+    def _boot(self, machine: LocalInstance) -> None:
+        boot = partial(super()._boot, machine)
         if not self.conditions.now.slow or machine.state != PENDING:
             boot()
             return
         runs_at = wall() + self.conditions.pending()
-        self._agenda.at(runs_at, partial(self._is_on, machine, start))
+        self._agenda.at(runs_at, partial(self._is_on, machine))
         self._agenda.at(runs_at + self.conditions.boot(), boot)
 
     def _is_off(self, machine: LocalInstance) -> None:
-        its = machine.id, machine.starts
         lasts = self.conditions.end(str(machine.it.instance_type))
-        if not lasts or self._at_once or its in self._late:
+        if not lasts or self._at_once or machine.id in self._late:
             super()._is_off(machine)
             return
-        self._late.add(its)
+        self._late.add(machine.id)
         self._agenda.at(wall() + lasts, partial(self._is_off, machine))
 
     def _release(self, machine: LocalInstance) -> None:
@@ -83,7 +83,7 @@ class SlowInstances(MaintainedInstances):
             self._agenda.at(wall() + lasts, partial(super()._release, machine))
 
 
-class SlowGroups(AutoScaling):
+class SlowGroups(StrictGroups):
     """Groups that find out late what has become of an instance, and try launches again late."""
 
     def __init__(self, conditions: ConditionsInForce, **parts: Any) -> None:
@@ -103,7 +103,7 @@ class SlowGroups(AutoScaling):
     def _is_found_out(self, member: Any, machine: LocalInstance | None) -> bool:
         name = member.instance_id
         if name not in self._found_out:
-            gone_at = wall() if machine is None else machine.gone_at
+            gone_at = self._machines.gone_at.get(name, wall())  # type: ignore[attr-defined]
             self._found_out[name] = gone_at + self._conditions.health_check()
             self._agenda.at(self._found_out[name], self.wake)
         return wall() >= self._found_out[name]

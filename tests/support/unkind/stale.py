@@ -6,7 +6,7 @@ had within the last seconds, drawn for each call. Only questions that were asked
 answered so. An instance or a profile that is that new may be unknown.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -19,7 +19,6 @@ from moto.iam.models import InstanceProfile
 from support.unkind.conditions import ConditionsInForce
 
 from spotelastic.clock import wall
-from spotelastic.local.moto_patches import ec2
 from spotelastic.local.moto_patches.patch import Patches
 
 _CONSISTENT = frozenset({"DescribeInstanceTypes", "DescribeImages", "DescribeAvailabilityZones"})
@@ -73,17 +72,6 @@ def install(patches: Patches, conditions: ConditionsInForce) -> None:
         profile.is_settled = True
         return profile
 
-    check = ec2.check_profile
-
-    def known_profile(backend: Any, kwargs: Mapping[str, Any], template: Mapping[str, Any]) -> Any:
-        known = check(backend, kwargs, template)
-        settled = known is None or getattr(known, "is_settled", False)
-        if not settled and is_new(known.create_date, conditions.age()):
-            raise ec2.unknown_profile(*ec2.profile_of(kwargs, template))
-        return known
-
-    patches.addition(ec2, "check_profile", "EC2 may not know a new profile yet")(known_profile)
-
     @patches.method(InstanceResponse, "describe_instances", "EC2 may not know a new instance yet")
     def describe(original: Callable[..., Any], response: Any) -> Any:
         for name in response._get_param("InstanceIds", []):
@@ -91,6 +79,12 @@ def install(patches: Patches, conditions: ConditionsInForce) -> None:
             if found is not None and is_new(found.launch_time, conditions.age()):
                 raise InvalidInstanceIdError([name])
         return original(response)
+
+
+def is_known(conditions: ConditionsInForce, profile: Any) -> bool:
+    """Whether EC2 knows an instance profile: it may not know a new one yet."""
+    settled = getattr(profile, "is_settled", False)
+    return settled or not is_new(profile.create_date, conditions.age())
 
 
 def is_new(made: datetime, seconds: float) -> bool:

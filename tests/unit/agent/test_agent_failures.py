@@ -67,6 +67,15 @@ def test_of_a_failure_of_megabytes_so_much_is_told_as_etcd_takes(
     assert len(decode(event.data, Event).message) < MOST_TEXT + 40
 
 
+def test_the_users_own_files_have_their_paths_in_the_scripts_folder(
+    actor: AgentExecutor, store: MemoryStore
+) -> None:
+    folder = actor.config.workdir.absolute()
+    trace = f'  File "{folder}/data/rows.py", line 7, in read\n  File "/usr/lib/x.py", line 1\n'
+    failure = reported(actor, store, "ValueError: no rows", trace)
+    assert failure.traceback == trace.replace(f"{folder}/", "")
+
+
 def test_a_message_that_is_no_utf8_is_told(actor: AgentExecutor, store: MemoryStore) -> None:
     failure = reported(actor, store, "no such file: \udcff.csv", "")
     assert failure.message == "no such file: \\udcff.csv"

@@ -5,10 +5,13 @@ import signal
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from spotelastic_checkpoints.errors import ArenaFull
+from spotelastic_checkpoints.protocol.agent_client import DaemonClient
+from spotelastic_checkpoints.types import DaemonStatus
 from support.simulation.node_state import changed, node_state
 from support.store.memory_store import MemoryStore
 from test_worker_environment import CONFIG, MEMBERS, ROUND
@@ -20,6 +23,7 @@ from spotelastic.agent.decide import decide
 from spotelastic.agent.executor import AgentExecutor
 from spotelastic.agent.node_processes import NodeProcesses
 from spotelastic.agent.observe import observe
+from spotelastic.agent.peer_traffic import Sent
 from spotelastic.agent.round_stores import STORE_TRIES, RoundStores
 from spotelastic.agent.state.events import Exited, LocalEvent, SpareStoreStarted, StoreOpened
 from spotelastic.agent.state.values import NEW, NodeState, RoundStore, Workers
@@ -28,7 +32,7 @@ from spotelastic.clock import unbroken
 from spotelastic.errors import EnvironmentFailure
 from spotelastic.model.ids import new_id
 from spotelastic.model.node import Fingerprint, Node
-from spotelastic.model.progress import Event
+from spotelastic.model.progress import Event, Progress
 from spotelastic.model.round import Member, Round
 from spotelastic.rendezvous.view import RunState
 from spotelastic.store.codec import decode
@@ -36,6 +40,7 @@ from spotelastic.store.keys import Keys
 from spotelastic.store.session import Session
 
 CLAIMED = replace(ROUND, epoch=1)
+STATUS = DaemonStatus("", (), None, ())
 
 
 def after(local: NodeState, told: Sequence[Any]) -> NodeState:
@@ -68,6 +73,15 @@ class Idle(Checkpoints):
 
     def close(self) -> None:
         pass
+
+
+class Answering(Idle):
+    """A daemon that holds nothing, and says so."""
+
+    @property
+    def client(self) -> DaemonClient:
+        client: DaemonClient = cast(Any, SimpleNamespace(status=lambda: STATUS))
+        return client
 
 
 def processes(
@@ -227,6 +241,27 @@ def test_the_first_node_tells_of_a_round_that_cannot_use_efa(
         keys = Keys(config.run)
         (stored,), _ = store.range(keys.event())
         assert decode(stored.data, Event).kind == "network"
+    finally:
+        actor.close()
+        session.close()
+
+
+def test_progress_tells_what_was_sent_to_the_nodes_of_the_round(tmp_path: Path) -> None:
+    config = replace(CONFIG, state=tmp_path, logs=tmp_path)
+    store, asked = MemoryStore(unbroken), list[Round | None]()
+    session = Session(store, 2.0, lambda reason: None)
+
+    def sent(round_: Round | None) -> Sent:
+        asked.append(round_)
+        return Sent(crossed=7, crossing=3.6, sending=9.4)
+
+    actor = AgentExecutor(config, store, session, processes(config, Gone, Answering()), sent=sent)
+    try:
+        actor.perform(NEW, RunState(round=ROUND), actions.TellProgress())
+        assert asked == [ROUND]
+        (stored,), _ = store.range(Keys(config.run).progress())
+        told = decode(stored.data, Progress)
+        assert (told.crossed, told.crossing, told.sending) == (7, 4, 9)
     finally:
         actor.close()
         session.close()

@@ -280,6 +280,26 @@ def test_a_worker_that_is_frozen_while_it_enters_is_replaced() -> None:
     is_replaced(state, 3, NOW + ASK_EVERY + ANSWER_WITHIN)
 
 
+@pytest.mark.parametrize(
+    ("losses", "since"),
+    [
+        ((1.0, None, math.nan, None, math.inf), 3),
+        ((math.nan, 1.0, None), 0),
+        ((math.nan, 1.0, -math.inf), 3),
+        ((None, None), 0),
+    ],
+)
+def test_an_agent_knows_since_when_losses_are_not_finite(
+    losses: tuple[float | None, ...], since: int
+) -> None:
+    points = [Point(step, loss, NOW) for step, loss in enumerate(losses, 1)]
+    at_once = observe(entered(), events.Stepped(tuple(points)), NOW)
+    by_one = entered()
+    for point in points:
+        by_one = observe(by_one, events.Stepped((point,)), NOW)
+    assert at_once.reports.not_finite == by_one.reports.not_finite == since
+
+
 def test_workers_are_not_asked_once_they_have_made_a_step_or_have_left_their_loop() -> None:
     state = entered()
     for rank in (0, 1):

@@ -84,6 +84,26 @@ def test_a_terminal_of_80_by_24_shows_the_whole_job() -> None:
     assert wide[7].endswith("10.0.1.0")
 
 
+ENDS = {"total": 10_000, "pace": 0.125, "began_at": NOW - 600.0, "samples_per_second": 615.4}
+
+
+def test_a_job_whose_end_is_known_shows_how_far_until_when_and_for_how_much() -> None:
+    lines = picture(JobPicture(status(worker(0), **ENDS), (), LOSSES, COST))
+    assert lines[1].startswith("step 1260 of 10000   9.62 steps/s   615.4 samples/s   round 3")
+    assert lines[2] == "13% done, about 18 min left, 10 min so far, about $2.85 in all"
+    plain: list[str] = []
+    Plain(plain.append, lambda: NOW).status(status(worker(0), **ENDS))
+    assert plain[0].startswith("step 1260 of 10000  round 3") and "615.4 samples/s" in plain[0]
+
+
+def test_a_loss_that_is_no_number_and_what_to_do_about_it_are_shown() -> None:
+    diverged = status(worker(0), loss=None, not_finite=41)
+    lines = picture(JobPicture(diverged, (), LOSSES, COST), 110)
+    assert any(line.startswith("loss NaN or infinite since step 41") for line in lines)
+    (at,) = (n for n, line in enumerate(lines) if line.startswith("The loss is NaN or infinite"))
+    assert "checkpoint.restore(step=...)" in " ".join(lines[at + 1 : at + 3])
+
+
 def test_before_its_first_round_a_job_shows_what_it_waits_for() -> None:
     waiting = status(worker(0, "pending"), round=0, state="pending", reason="nodes are booting")
     assert picture(JobPicture(waiting))[:2] == [

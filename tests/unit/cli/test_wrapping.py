@@ -102,7 +102,7 @@ def test_what_was_asked_for_does_not_look_like_a_notice_of_aws() -> None:
     for kind, label in {
         "planned": "planned",
         "leave": "planned",
-        "spot_interruption": "notice",
+        "spot_interruption": "spot",
     }.items():
         event = Event(1.0, "notice", "i-1 is to go", "i-1", {"kind": kind})
         assert event_line(event).split()[1] == label

@@ -215,7 +215,7 @@ def test_a_new_script_is_python_and_never_overwrites_one(
     monkeypatch.chdir(tmp_path)
     file = Path("train.py")
     assert CliRunner().invoke(app, ["init", "--example"]).exit_code == 0
-    assert file.read_text() == TEXT.format(name=file)
+    assert file.read_text() == TEXT.replace("{name}", file.as_posix())
     ast.parse(file.read_text())
     assert 'script = "train.py"' in Path(FILE).read_text()
     again = CliRunner().invoke(app, ["init", "--example"])

@@ -26,7 +26,7 @@ from spotelastic.client.targets.choice import (
 )
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, UsageError
 from spotelastic.model.interval import Interval
-from spotelastic.model.job import Capacity, JobSpec, Settings
+from spotelastic.model.job import AccountDemands, Capacity, JobSpec, Settings
 from spotelastic.model.progress import Cost
 from spotelastic.model.replication import Replication
 
@@ -127,6 +127,12 @@ def test_on_aws_the_instance_type_decides_how_many_workers_a_node_runs(folder: P
         ),
         ({"vpc": "vpc-1"}, "needs both flags: --vpc vpc-... --subnets subnet-...,subnet-..."),
         ({"subnets": ("subnet-1",)}, "needs both flags"),
+        ({"control": 2}, "--control 2: expected 3 or 1"),
+        ({"mount": ("fs-0123abcd:/data",)}, "--mount fs-0123abcd:/data: nodes of the local cloud"),
+        ({"mount": ("here",), "local": False}, "--mount here: expected fs-ID:/FOLDER of EFS"),
+        ({"security_group": "sg-1", "local": False}, "--security-group sg-1: it is of one network"),
+        ({"proxy": "http://p:1", "local": False}, "--proxy http://p:1: it is of one network"),
+        ({"data_key": "alias/a", "local": False}, "--data-key alias/a: expected the ARN of a key"),
         ({"linger": "10"}, "--linger 10: expected a time, such as 90s or 10m, 0, or forever"),
         ({"linger": "auto"}, "--linger auto: expected a time"),
         (
@@ -176,6 +182,30 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
     assert caught.value.exit_code == 2
+
+
+def test_a_cluster_keeps_its_control_nodes(folder: Path) -> None:
+    known = check(request(control=1, control_type="t3.medium"), folder).spec
+    assert known.etcd_members == ("a",)
+    again = check(request(), folder).beside(known).spec
+    assert (again.etcd_members, again.control_type) == (("a",), "t3.medium")
+    for changes, message in (
+        ({"control": 3}, "--control 3: .* was made with 1: take it down"),
+        ({"control_type": "t3.large"}, r"--control-type t3\.large: .* was made with t3\.medium"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            check(request(**changes), folder).beside(known)
+
+
+def test_what_an_account_gives_has_no_effect_with_the_local_cloud(folder: Path) -> None:
+    given: dict[str, Any] = {
+        "worker_profile": "w",
+        "control_image": "ami-1",
+        "index_url": "https://p",
+    }
+    assert check(request(**given), folder).spec.demands == AccountDemands()
+    there = check(request(local=False, **given), folder).spec.demands
+    assert {name: getattr(there, name) for name in given} == given
 
 
 def test_a_script_elsewhere_would_not_be_shipped(folder: Path) -> None:

@@ -152,7 +152,7 @@ def test_a_mistyped_line_is_told_in_one() -> None:
     ("line", "words"),
     [
         ("statsu", "no such command: statsu; did you mean status?"),
-        ("up --mun 2 x.py", "no such option: --mun; did you mean --min?"),
+        ("up --minn 2 x.py", "no such option: --minn; did you mean --min?"),
         ("run --nprocs-per-node 2 x.py", "--nprocs-per-node; did you mean --nproc-per-node?"),
         ("--verson", "no such option: --verson; did you mean --version?"),
         ("up --gpus 0", "--gpus: needs to be greater than or equal to 1"),

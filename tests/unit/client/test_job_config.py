@@ -158,6 +158,15 @@ OTHER: dict[str, Any] = {
     "write": "s3://data/b",
     "tag": {"Team": "vision"},
     "permissions_boundary": "arn:aws:iam::123456789012:policy/boundary",
+    "data_key": "arn:aws:kms:us-east-1:123456789012:key/1234",
+    "worker_profile": "workers",
+    "control_profile": "controls",
+    "stack_role": "arn:aws:iam::123456789012:role/stacks",
+    "control_image": "ami-1",
+    "proxy": "http://proxy.example.com:3128",
+    "no_proxy": ".example.com",
+    "index_url": "https://pypi.example.com/simple",
+    "mount": ["fs-0123abcd:/data"],
     "on_demand": "fallback",
     "spot_patience": 30,
     "max_price": 1.5,
@@ -176,6 +185,8 @@ OTHER: dict[str, Any] = {
 """Another value for each field that an `up` changes."""
 NAMED_AS = {"env_file": "env"}
 """Fields whose change is another field's in the end."""
+STAYING = frozenset({"data_key", "control_profile", "control_image", "proxy", "no_proxy"})
+"""Fields that a job has alone which does not move by itself, and is in a network of the user's."""
 
 
 def test_an_up_names_each_field_that_it_changes_and_no_other(
@@ -196,10 +207,13 @@ def test_an_up_names_each_field_that_it_changes_and_no_other(
     )
     before = check(usual, tmp_path).spec
     assert list(differences(before, check(usual, tmp_path).spec)) == []
+    network: dict[str, Any] = {"vpc": "vpc-1", "subnets": "s-1", "proxy": "http://proxy:1"}
+    staying = replace(usual, regions=(), region_patience=None, **network)
+    stays = check(staying, tmp_path).spec
     for name, value in OTHER.items():
         given: dict[str, Any] = {name: tmp_path / value if isinstance(value, Path) else value}
-        changed = check(replace(usual, **given), tmp_path).spec
-        (told,) = differences(before, changed)
+        base, its = (staying, stays) if name in STAYING else (usual, before)
+        (told,) = differences(its, check(replace(base, **given), tmp_path).spec)
         assert told.split()[0] == NAMED_AS.get(name, name).replace("_", "-")
     changing = {f.name for f in FIELDS.values() if f.effect in (Effect.UP, Effect.SCALE)}
     assert set(OTHER) == changing, "the others cannot be changed"

@@ -16,7 +16,7 @@ from spotelastic.kubernetes.pods import Manifest
 from spotelastic.kubernetes.provider.api_client import KubeApi
 from spotelastic.kubernetes.provider.config_map_objects import ConfigMapObjects
 from spotelastic.model.job import JobSpec, Settings
-from spotelastic.model.progress import ClusterSummary, Status
+from spotelastic.model.progress import Status
 
 SPEC = JobSpec("train", "train", "train.py", (), "s3://b/run", Settings(1, 4), "", ())
 
@@ -72,7 +72,9 @@ def test_a_job_that_is_gone_is_told_with_its_outcome_and_how_it_goes_on(
     status: Status | None, row: tuple[str, int], told: str
 ) -> None:
     target = left(status)
-    assert target.listing() == (ClusterSummary("train", row[0], 0, row[1]),)
+    (listed,) = target.listing()
+    assert (listed.state, listed.nodes, listed.step, listed.is_gone) == (row[0], 0, row[1], True)
+    assert target.ended(0.0) == (), "it is listed until `down` removes what it has left"
     with pytest.raises(UsageError, match=f"^train is gone: {told}; `spotelastic up --kube` goes"):
         target.cluster("train")
 

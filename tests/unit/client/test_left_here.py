@@ -27,7 +27,9 @@ from spotelastic.controller.accounting.usage import Usage
 from spotelastic.errors import UsageError
 from spotelastic.local import cloud
 from spotelastic.model.job import JobSpec, Settings
+from spotelastic.web.page.render import clusters_section
 from spotelastic.web.reading import ClusterReader
+from spotelastic.web.server.feed import list_facts
 from spotelastic.web.server.source import TargetSource
 
 NAME, RUN = "quokka", "our-run"
@@ -162,7 +164,12 @@ def test_a_page_of_one_whose_local_cloud_ends_shows_what_it_has_left() -> None:
     record = SimpleNamespace(
         name=NAME, spec=its.record.spec, objects=ThatOfARunningCloud(its.record.objects)
     )
-    running: Any = SimpleNamespace(check=check, known=lambda _: record, storage=left.storage)
+    running: Any = SimpleNamespace(
+        check=check,
+        known=lambda _: record,
+        storage=left.storage,
+        arguments_of=left.arguments_of,
+    )
     reader = ClusterReader(Cluster(running, cast(ShownCluster, record)), lambda: clock[0])
     seen = reader.read()
     assert (seen.status.state, seen.is_gone) == ("running", False)
@@ -182,8 +189,54 @@ def test_a_page_that_is_opened_after_the_end_of_the_local_cloud_shows_it_too() -
     look = source.look(NAME)
     assert (look.trouble, look.facts["gone"]) == ("", True)
     assert "taken down" in look.sections["head"]
-    with pytest.raises(CloudEnded):
+    assert [each.name for each in source.clusters()] == [NAME], "and so does the list"
+    with pytest.raises(UsageError, match="no local cluster wallaby has left anything"):
         source.look("wallaby")
+
+
+def test_what_has_ended_stays_in_lists_with_outcome_age_and_cost(
+    bucket: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    day, now = 86_400.0, wall()
+    others = {
+        "late": replace(STATUS, state="failed", error="OutOfMemoryError: CUDA", at=now - day / 3),
+        "old": replace(STATUS, state="failed", error="OutOfMemoryError: CUDA", at=now - 3 * day),
+        "fine": replace(STATUS, state="succeeded", at=now - 2 * day, usd=1234.5, usd_per_hour=7.0),
+        "forgotten": replace(STATUS, state="failed", at=now - 15 * day),
+    }
+    for name, status in others.items():
+        job = JobSpec(name, name, "train.py", (), "", Settings(1, 2), "", (), created_at=now - 60)
+        for object_name, value in ((JOB, job), (STATUS_JSON, replace(status, name=name))):
+            (bucket / name).mkdir(exist_ok=True)
+            (bucket / name / object_name).write_bytes(msgspec.json.encode(value))
+    source = TargetSource(find.looked_at(True, None, lambda _: None))
+    found = source.clusters()
+    assert [(each.name, each.state) for each in found] == [
+        ("late", "failed"),  # within a day
+        (NAME, "taken down"),
+        ("fine", "succeeded"),
+        ("old", "failed"),
+    ]
+    assert all(each.is_gone and not each.nodes and not each.usd_per_hour for each in found)
+    assert list_facts(found) == {"title": "late: failed – spotelastic", "tone": "bad"}
+    listed = clusters_section(found, "/x/", now)
+    for text in ('href="/x/c/late"', "OutOfMemoryError: CUDA", "8 h ago", "$1,234.50"):
+        assert text in listed
+    assert "taken down" in source.look(NAME).sections["head"], "and its page works"
+    assert client.clusters(local=True, gone=True) == tuple(found)
+    assert command(monkeypatch, "ls", "--all", "--local") == 0
+    told = capsys.readouterr().out
+    names = {NAME, *others}
+    lines = [word for line in told.splitlines() for word in line.split()[:1] if word in names]
+    assert lines == ["late", NAME, "fine", "old"] and "OutOfMemoryError:" in told
+    assert command(monkeypatch, "ls", "--local") == 2
+
+
+def test_a_page_of_what_is_gone_says_how_it_goes_on() -> None:
+    its = client.find(NAME, gone=True)
+    look = TargetSource(its.target).look(NAME)
+    told = f"spotelastic up --name {NAME} --local … train.py …"
+    assert f"goes on from step 130: {told}" in look.sections["warnings"]
 
 
 class ThatOfARunningCloud:

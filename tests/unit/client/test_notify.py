@@ -51,7 +51,7 @@ def test_urls_without_notify_are_a_mistake_that_shows_none(folder: Path) -> None
 
 
 def test_nobody_to_tell_is_a_mistake() -> None:
-    with pytest.raises(UsageError, match="nobody to tell: name a URL, or the variable"):
+    with pytest.raises(UsageError, match="no receiver is configured: give a URL, or the variable"):
         try_receivers((), {}, Aws())
 
 

@@ -50,6 +50,14 @@ def test_a_placement_score_promises_nodes(score: int | None, nodes: int | None) 
     assert promised(score, 2, 8) == nodes
 
 
+@pytest.mark.parametrize(
+    ("score", "nodes"), [(None, None), (1, None), (3, None), (4, 2), (7, 8), (10, 8)]
+)
+def test_a_low_score_of_a_single_type_says_nothing(score: int | None, nodes: int | None) -> None:
+    """Else a job would never try a region when it has no other."""
+    assert promised(score, 2, 8, types=1) == nodes
+
+
 def test_nodes_count_that_are_here_to_stay() -> None:
     def node(
         state: str, role: Literal["worker", "control"] = "worker", leaves_at: float | None = None

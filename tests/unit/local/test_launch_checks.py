@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 from support.aws.instance_types import DESCRIBED, SERVED, template
-
-from spotelastic.local.instances.launch_checks import (
+from support.strict.launch_checks import (
     DiskKey,
     ImageFacts,
     LaunchRequest,

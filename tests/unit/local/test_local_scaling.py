@@ -59,26 +59,14 @@ def test_spot_takes_the_cheapest_type_and_on_demand_the_order_of_the_overrides()
     assert places(wanted, [], False, offer)[0] == LaunchPool("subnet-a", "a", "g5.xlarge")
 
 
-def test_capacity_optimized_takes_the_type_with_the_most_left() -> None:
-    wanted = policy(1, spot_strategy="capacity-optimized")
-    left = {"g5.xlarge": 2.0, "g6.xlarge": 7.0}
-    tried = places(wanted, [], True, lambda type, zone: CapacityOffer(1.0, left[type]))
-    assert tried[0].type == "g6.xlarge"
-
-
-def test_scale_in_ends_the_oldest_in_the_fullest_zone_and_spares_the_protected() -> None:
+def test_scale_in_ends_the_oldest_in_the_fullest_zone() -> None:
     members = [
         member("old", "a", at=1.0),
-        GroupInstance("protected", "a", True, 0.0, protected=True),
         member("young", "a", at=2.0),
         member("elsewhere", "b", at=0.5),
     ]
-    wanted = policy(3, on_demand_percentage=0)
+    wanted = policy(2, on_demand_percentage=0)
     assert surplus(wanted, members) == ["old"]
-
-
-def test_nothing_is_ended_when_all_are_protected() -> None:
-    assert surplus(policy(0), [GroupInstance("1", "a", True, 0.0, protected=True)]) == []
 
 
 @given(

@@ -11,9 +11,9 @@ import pytest
 from support.aws.policies import deletion, shipped
 from support.aws.stack_calls import NOT_OURS, WHOLE, accesses, declared, network_accesses
 from support.aws.template import SERVICE_ROLE, arn, policies
+from support.strict.evaluation import AccessRequest, Policy, Resource, permits
 
 from spotelastic.aws.base.names import SHARED_NETWORK
-from spotelastic.local.iam.evaluation import AccessRequest, Policy, Resource, permits
 
 
 @pytest.mark.parametrize("operation", ["create", "update", "delete"])

@@ -52,6 +52,12 @@ STATUS = Status(
     messages={"handled": 2, "foreign": 1},
     short_since=900.0,
     slow=(SlowNode("i-b", "1", 990.0, 2.0, 0.5),),
+    total=100,
+    samples_per_second=64.0,
+    pace=0.6,
+    began_at=500.0,
+    usd=1.6,
+    usd_per_hour=0.9,
 )
 REPORT = Report(
     ReportJob("running", 40, 44),

@@ -1,6 +1,7 @@
 """The dashboard and the alerts that are shipped: all that they name is there."""
 
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -122,6 +123,23 @@ def test_panels_have_titles_and_places_of_their_own() -> None:
     assert len({each["id"] for each in BOARD["panels"]}) == len(BOARD["panels"])
     assert len({each["title"] for each in PANELS}) == len(PANELS)
     assert all(each["description"].endswith(".") for each in PANELS)
+
+
+def test_a_single_number_has_a_colour_only_where_it_means_something() -> None:
+    """Grafana colours all that is above 80 red where nothing else is said."""
+    for panel in (each for each in PANELS if each["type"] == "stat"):
+        given = panel["fieldConfig"]["defaults"]
+        is_fixed = given["color"]["mode"] == "fixed"
+        assert is_fixed != ("thresholds" in given), panel["title"]
+    (state,) = (each for each in PANELS if each["title"] == "State")
+    assert state["options"]["textMode"] == "name", "the value is 1, whatever the state"
+    colours = {
+        name: override["properties"][0]["value"]["fixedColor"]
+        for override in state["fieldConfig"]["overrides"]
+        for name in JobState.__args__  # type: ignore[attr-defined]
+        if re.search(override["matcher"]["options"].strip("/"), f"demo: {name}")
+    }
+    assert colours["failed"] == "red" and "running" not in colours and "succeeded" not in colours
 
 
 def test_panels_go_by_the_chosen_source_and_clusters() -> None:

@@ -41,7 +41,11 @@ DIFFERS = Rehearsal(2, 3, "different", ("step 2 differs:", "the learning rate.",
 def test_a_step_that_differs_is_told_once_in_each_life_of_the_job() -> None:
     facts = replace(TRAINS, rehearsal=DIFFERS, job=Job("pending", NOW - 10))
     begun, differs = told(facts)
-    assert differs.kind == "differs" and differs.bad and "the learning rate" in differs.text
+    assert (
+        differs.kind == "differs"
+        and differs.type == "failure"
+        and "the learning rate" in differs.text
+    )
     before = {begun.id: NOW, differs.id: NOW}
     assert kinds(replace(facts, rehearsal=replace(DIFFERS, step=900)), before) == []
     assert kinds(replace(facts, job=Job("pending", NOW)), before) == ["begun", "differs"]
@@ -67,18 +71,22 @@ def test_a_job_that_trains_has_begun_once_in_each_of_its_lives() -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "title", "todo"),
+    ("state", "title", "todo", "kind"),
     [
-        ("succeeded", "demo has succeeded", "spotelastic report demo"),
-        ("failed", "demo has failed", "spotelastic logs demo"),
-        ("timed out", "demo has timed out", "spotelastic restart demo"),
-        ("stopped", "demo was stopped", "spotelastic restart demo"),
+        ("succeeded", "demo has succeeded", "spotelastic report demo", "success"),
+        ("failed", "demo has failed", "spotelastic logs demo", "failure"),
+        ("timed out", "demo has timed out", "spotelastic restart demo", "warning"),
+        ("stopped", "demo was stopped", "spotelastic restart demo", "info"),
     ],
 )
-def test_an_end_is_told_with_what_to_do(state: str, title: str, todo: str) -> None:
-    (found,) = told(replace(ended(state, reason="why"), step=200))
-    assert (found.kind, found.title) == ("ended", title)
-    assert "at step 200" in found.text and "why" in found.text and todo in found.text
+def test_an_end_is_told_with_what_to_do(state: str, title: str, todo: str, kind: str) -> None:
+    (found,) = told(
+        replace(ended(state, reason="why"), step=200, total=900, spent=3.1, linger=600.0)
+    )
+    assert (found.kind, found.title, found.type) == ("ended", title, kind)
+    assert "It has cost $3.10 so far." in found.text
+    assert ("ends by itself 10 min after its job" in found.text) is (state != "succeeded")
+    assert "at step 200 of 900." in found.text and "why" in found.text and todo in found.text
 
 
 def test_a_job_that_ended_before_its_first_step_is_told_so() -> None:

@@ -3,6 +3,7 @@
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,20 +12,24 @@ from support.processes.ports import held_ports
 from support.processes.webhooks import TOKEN, webhook
 from support.saving.fixed_answers import silent
 
-from spotelastic.notifications.notification import Notification, SendOutcome
+from spotelastic.notifications.notification import Notification, NotificationType, SendOutcome
 from spotelastic.notifications.url_receiver import UrlReceiver, without_parts
 
 SENDING = b"spotelastic.notifications.sending"
 TOLD = Notification(
-    "ended 1", "ended", "demo has failed", "ValueError: “no data”\n\nRead on.", True
+    "ended 1", "ended", "demo has failed", "ValueError: “no data”\n\nRead on.", "failure"
 )
 
 
-def test_a_webhook_gets_title_text_and_kind() -> None:
+def test_a_webhook_gets_title_text_and_type() -> None:
+    others: tuple[NotificationType, ...] = ("info", "success", "warning")
+    told = [TOLD, *(replace(TOLD, type=each) for each in others)]
     with webhook() as hook:
-        assert UrlReceiver("1-json", hook.url, PATIENT).send(TOLD) == SendOutcome()
-    (heard,) = hook.heard
-    assert (heard["title"], heard["type"]) == (TOLD.title, "warning")
+        receiver = UrlReceiver("1-json", hook.url, PATIENT)
+        assert [receiver.send(each) for each in told] == [SendOutcome()] * 4
+    assert [each["type"] for each in hook.heard] == ["failure", *others]
+    heard = hook.heard[0]
+    assert heard["title"] == TOLD.title
     assert "no data" in heard["message"] and heard["path"] == f"/{TOKEN}"
 
 

@@ -87,7 +87,7 @@ def test_a_button_does_what_its_command_does(
             {"node": "i-1", "seconds": "nan"},
             "Seconds of notice: 'nan' is not a number",
         ),
-        ("scale", {"min": "1.5"}, "Fewest: '1.5' is not a number"),
+        ("scale", {"min": "1.5"}, "Minimum: '1.5' is not a number"),
         ("scale", {"max": ["2"]}, "is not a number"),
         ("down", {}, "type the cluster's name, demo"),
         ("down", {"typed": "Demo"}, "type the cluster's name, demo"),
@@ -109,6 +109,9 @@ def test_a_mistake_in_sizes_is_told_in_the_words_of_the_page() -> None:
             sizes(minimum=given["min"], maximum=given["max"], per_node=None)
             return super().scale(**given)
 
-    for low, high, told in ((5, 1, "Fewest 5 is above Most 1"), (1, 1001, "Most 1001: at most")):
+    for low, high, told in (
+        (5, 1, "Minimum 5 is above Maximum 1"),
+        (1, 1001, "Maximum 1001: at most"),
+    ):
         with pytest.raises(UsageError, match=told):
             ACTIONS["scale"](cast(Cluster, Refusing()), {"min": low, "max": high}, lambda _: None)

@@ -5,11 +5,22 @@ from dataclasses import replace
 import msgspec
 import pytest
 from spotelastic_checkpoints.catalog.catalog import StepEntry
-from support.clusters.published_cluster import BEGAN, CHECKPOINTS, NEW, PUBLISHED, STATUS, happened
+from support.clusters.published_cluster import (
+    BEGAN,
+    CHECKPOINTS,
+    NEW,
+    NOTICE,
+    PUBLISHED,
+    REPORT,
+    STATUS,
+    began,
+    happened,
+)
 
 from spotelastic.model.in_place import Rehearsal
-from spotelastic.model.progress import Cost, Event, Upload
-from spotelastic.web.page.render import report_page
+from spotelastic.model.interruption_kind import InterruptionKind
+from spotelastic.model.progress import Cost, Event, NodeStatus, Point, Upload
+from spotelastic.web.page.render import report_page, sections
 from spotelastic.web.view import words
 from spotelastic.web.view.cluster_view import cluster_view
 
@@ -47,10 +58,44 @@ def test_a_step_that_was_made_again(outcome: str) -> None:
     differs = outcome == "different"
     figure = ("Steps made again", "differ" if differs else "the same", "step 2, 3 ranks")
     assert figure in [(each.name, each.value, each.note) for each in view.figures]
-    assert view.warnings == (("step 2:\n  lr is <0.1>.",) if differs else ())
+    told_first = view.headline.line if view.headline is not None else None
+    assert told_first == ("step 2:\n  lr is <0.1>." if differs else None)
+    assert view.tone == ("bad" if differs else "good")
     (row,) = (row for row in view.events if row.kind == "rehearsed")
     assert row.weight == ("alert" if differs else "detail")
     assert ("lr is &lt;0.1&gt;." in report_page(view)) is differs
+
+
+def test_a_job_whose_end_is_known_says_how_far_until_when_and_for_how_much() -> None:
+    known = replace(STATUS, total=1000, pace=0.5, began_at=BEGAN + 10, samples_per_second=1234.5)
+    view = cluster_view(replace(PUBLISHED, status=known), NOW)
+    figures = {each.name: (each.value, each.note) for each in view.figures}
+    assert figures["Step"] == ("120", "of 1,000 · 250 ms a step · 1,234 samples a second")
+    until = f"{words.minute(NOW + 440, NOW)} {words.zone(NOW)}"
+    assert figures["Left, about"] == ("7 min 20 s", f"12% done · 1 min 31 s so far · until {until}")
+    assert figures["Cost so far"][1].startswith("about $0.061 in all · $0.25 an hour")
+    over = replace(known, state="succeeded", step=1000)
+    assert "Left, about" not in {
+        each.name for each in cluster_view(replace(PUBLISHED, status=over), NOW).figures
+    }
+
+
+def test_a_loss_that_is_no_number_is_seen_at_once() -> None:
+    diverged = replace(STATUS, loss=None, not_finite=41)
+    view = cluster_view(replace(PUBLISHED, status=diverged), NOW)
+    assert ("Loss", "NaN", "or infinite, since step 41") in [
+        (each.name, each.value, each.note) for each in view.figures
+    ]
+    assert (view.tone, view.title) == ("bad", "demo: loss not finite")
+
+
+def test_the_error_is_read_before_its_traceback() -> None:
+    trace = "\n".join(["rank 0 on i-1", *("  a frame",) * 40, "OutOfMemoryError: CUDA"])
+    failed = replace(STATUS, state="failed", error="OutOfMemoryError: CUDA", reason=trace)
+    page = report_page(cluster_view(replace(PUBLISHED, status=failed), NOW))
+    assert page.index("The job has failed: OutOfMemoryError: CUDA") < page.index("a frame")
+    assert "<code>spotelastic restart demo</code> goes on from step 60" in page
+    assert "<title>demo: failed" in page
 
 
 def test_hours_are_shown_where_prices_are_not_known() -> None:
@@ -66,10 +111,83 @@ def test_hours_are_shown_where_prices_are_not_known() -> None:
 
 def test_commits_that_follow_each_other_are_one_event() -> None:
     told = [row.message for row in cluster_view(PUBLISHED, NOW).events]
-    assert "2 steps from 40 to 60 are committed" in told
+    assert "2 checkpoints saved, steps 40 to 60" in told
     assert len(told) == len(PUBLISHED.events) - 1
     few = cluster_view(PUBLISHED, NOW, most_events=3)
     assert (len(few.events), few.earlier_events) == (3, len(PUBLISHED.events) - 3)
+
+
+def test_what_is_routine_is_one_row_and_a_round_is_told_once() -> None:
+    routine = [
+        happened(60 + n, ("committed", "schedule", "restored")[n % 3], step=n) for n in range(30)
+    ]
+    proposed = happened(93, "round", message="round 4 proposed", phase="proposed", incarnation="r4")
+    started = happened(93, "round", message="round 4 started", phase="started", incarnation="r4")
+    dropped = happened(94, "round", message="round 5 proposed", phase="proposed", incarnation="r5")
+    events = (*routine, proposed, started, dropped)
+    rows = cluster_view(replace(PUBLISHED, events=events), NOW).events
+    assert [(row.kind, row.message) for row in rows] == [
+        ("round", "round 5 proposed"),
+        ("round", "round 4 started"),
+        (
+            "routine",
+            "10 checkpoints saved, steps 0 to 27; 10 changes of the intervals between saves; "
+            "10 rounds restored",
+        ),
+    ]
+
+
+def test_what_the_peers_of_a_lost_node_say_is_no_fault_of_its_own() -> None:
+    lost = happened(50, "loss", "i-1")
+    peer = happened(51, "failure", "i-2", message="i-2: closed by peer", lost_peer=True)
+    own = happened(52, "failure", "i-2", message="i-2: ValueError", lost_peer=False)
+    alone = happened(500, "failure", "i-2", message="i-2: closed by peer", lost_peer=True)
+    view = cluster_view(replace(PUBLISHED, events=(lost, peer, own, alone)), NOW)
+    assert [row.weight for row in view.events] == ["alert", "alert", "detail", "alert"]
+    assert [row.kind for row in view.events][1:] == ["worker failed", "worker failed", "node lost"]
+
+
+def test_events_are_in_the_order_of_their_times() -> None:
+    late = happened(1, "launch", "i-1"), happened(0.5, "prepare", "i-1"), happened(9, "job")
+    view = cluster_view(replace(PUBLISHED, events=(late[2], late[1], late[0])), NOW)
+    assert [row.kind for row in view.events] == ["job", "launch", "prepare"]
+
+
+def test_a_cluster_of_very_many_events_has_a_page_of_bounded_size() -> None:
+    """Hundreds of nodes and interruptions fold; what is left out is counted."""
+    kinds = tuple(InterruptionKind)[:6]
+    rows = tuple(
+        replace(NOTICE, kind=kinds[n % 6], node=f"i-{n:017x}", at=BEGAN + n, source="memory")
+        for n in range(1000)
+    )
+    nodes = tuple(
+        NodeStatus(f"i-{n:017x}", "worker", ("training", "waiting")[n % 50 == 0], "us-east-1a", "")
+        for n in range(200)
+    )
+    members = [node.id for node in nodes]
+    events: list[Event] = []
+    for n in range(2000):
+        at, node = n * 0.5, f"i-{n % 1000:017x}"
+        events += [happened(at, "launch", node), happened(at + 0.1, "notice", node)]
+        events += [happened(at + 0.2, "committed", node, step=n), happened(at + 0.3, "loss", node)]
+        events += [began(at + 0.4, n, *members, step=n)]
+    points = tuple(Point(n, 3.0 + (n % 7) / 10, BEGAN + n / 20) for n in range(20_000))
+    report = replace(REPORT, interruptions=rows)
+    large = replace(
+        PUBLISHED,
+        status=replace(STATUS, nodes=nodes, at=BEGAN + 1000),
+        events=tuple(events),
+        points=points,
+        report=report,
+        rates=tuple((BEGAN + n, 0.1 * (n % 9)) for n in range(1000)),
+    )
+    view = cluster_view(large, BEGAN + 1001)
+    written = sections(view)
+    assert sum(map(len, written.values())) < 300_000
+    assert (len(view.interruptions), view.earlier_interruptions) == (100, 900)
+    assert "1,000, the newest first" in written["interruptions"]
+    assert "900 earlier ones are not shown" in written["interruptions"]
+    assert [row.state for row in view.nodes[:4]] == ["waiting"] * 4, "what does not train is first"
 
 
 def test_a_cluster_that_boots_has_nothing_to_show_yet() -> None:
@@ -79,17 +197,21 @@ def test_a_cluster_that_boots_has_nothing_to_show_yet() -> None:
 
 
 def test_what_is_not_as_it_should_be_is_said() -> None:
-    late = cluster_view(PUBLISHED, STATUS.at + 90)
-    assert late.warnings == (
+    silent = (
         "No controller has reported for 1 min 30 s. Training goes on without one, but no node is "
-        "bought or replaced.",
+        "bought or replaced."
     )
+    late = cluster_view(PUBLISHED, STATUS.at + 90)
+    assert (late.headline is not None and late.headline.line, late.tone) == (silent, "warn")
     short = replace(PUBLISHED, status=replace(STATUS, short_since=BEGAN + 40))
-    assert cluster_view(short, NOW).warnings == (
-        "There have been fewer nodes than wanted for 1 min 1 s.",
-    )
+    both = cluster_view(short, STATUS.at + 90)
+    assert both.headline is not None
+    assert both.headline.line == "There have been fewer nodes than wanted for 2 min 30 s."
+    assert [each.line for each in both.others] == [silent]
+    assert both.warnings == ()
     gone = cluster_view(replace(PUBLISHED, is_gone=True), STATUS.at + 9999)
-    assert gone.warnings == ("This cluster is gone. This is what it has left.",)
+    assert (gone.headline, gone.tone) == (None, "good")
+    assert gone.warnings == ("This cluster is gone. These are its last records.",)
 
 
 def test_a_node_that_has_notice_says_how_soon_it_goes() -> None:

@@ -41,7 +41,7 @@ class MadeUp:
         return LiveLook(sections(view), HOSTILE if name == "odd" else "", facts(view))
 
     def output(self, name: str, rank: int | None, since: int) -> OutputPage:
-        return OutputPage((ShownLine("1", "03:00:00", "i-1", rank or 0, HOSTILE),), since + 5)
+        return OutputPage((ShownLine("1", BEGAN, "i-1", rank or 0, HOSTILE),), since + 5)
 
     def act(self, name: str, action: str, given: Mapping[str, Any], say: Say) -> str:
         self.acted.append((name, action, given))
@@ -197,6 +197,22 @@ def test_sections_come_by_the_stream_and_only_once() -> None:
         other = await first_event(browser, "c/nobody/stream")
         assert other["trouble"] == "there is no cluster named nobody"
         assert other["facts"] == {}, "nothing can be done with it"
+
+    browsing(scenario)
+
+
+def test_a_page_that_nobody_sees_is_told_its_title_alone() -> None:
+    async def scenario(browser: Browser) -> None:
+        await browser.opens()
+        status, told = await browser.get("c/demo/title")
+        assert (status, json.loads(told)) == (
+            200,
+            {"title": "demo: running – spotelastic", "tone": "good"},
+        )
+        assert (await browser.get("c/nobody/title"))[0] == 404
+        assert json.loads((await browser.get("title"))[1])["title"] == "Clusters – spotelastic"
+        page = (await browser.get("c/demo"))[1]
+        assert "<title>demo: running – spotelastic</title>" in page, "before any script has run"
 
     browsing(scenario)
 

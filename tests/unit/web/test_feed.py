@@ -92,6 +92,7 @@ def test_an_error_that_nobody_thought_of_does_not_end_the_page() -> None:
 def test_the_controls_know_what_can_be_done() -> None:
     assert Answers(PUBLISHED).feed().look().facts == {
         "title": "demo: running – spotelastic",
+        "tone": "good",
         "ended": False,
         "gone": False,
         "nodes": ("i-3",),

@@ -4,12 +4,17 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
-from support.clusters.published_cluster import COST, EVENTS, POINTS, REPORT, STATUS
+import msgspec
+from support.clusters.published_cluster import BEGAN, COST, EVENTS, POINTS, REPORT, STATUS
 
 from spotelastic.client.cluster import Cluster
+from spotelastic.cloud.bucket import USAGE
+from spotelastic.controller.accounting.usage import Usage
 from spotelastic.errors import Unavailable
 from spotelastic.model.validity import Validity
 from spotelastic.web.reading import MANY, OFTEN, SELDOM, SOMETIMES, ClusterReader
+
+USED = Usage("i-1", "g6.xlarge", True, BEGAN, BEGAN + 60.0, 0.25, 1.0)
 
 
 class AskedCluster:
@@ -25,10 +30,16 @@ class AskedCluster:
         spec = SimpleNamespace(
             settings=settings, script="train.py", storage="s3://b/demo", validity=Validity()
         )
-        objects = SimpleNamespace(report=lambda: self.says("report", REPORT))
-        self.record = SimpleNamespace(spec=spec, objects=objects)
+        objects = SimpleNamespace(
+            report=lambda: self.says("report", REPORT),
+            get=lambda name: self.says(name, msgspec.json.encode([USED])),
+        )
+        self.record = SimpleNamespace(name="demo", spec=spec, objects=objects)
         self.target = SimpleNamespace(
-            check=lambda: None, known=lambda _: self.says("known", self.record), storage=self.fails
+            check=lambda: None,
+            known=lambda _: self.says("known", self.record),
+            storage=self.fails,
+            arguments_of=lambda name: name,
         )
 
     def says(self, what: str, answer: Any) -> Any:
@@ -69,7 +80,7 @@ def asked(events: int, *times: float) -> list[set[str]]:
 
 
 def test_the_status_is_new_and_the_rest_as_new_as_it_is_worth() -> None:
-    sometimes = {"status", "events", "report", "curve", "cost", "regions"}
+    sometimes = {"status", "events", "report", "curve", "cost", "regions", USAGE}
     everything = sometimes | {"known", "storage"}
     late = 0.1  # what the few rows add
     assert asked(1, 0.0, 1.0, OFTEN + late, SOMETIMES + late, SELDOM + 2 * late) == [
@@ -102,4 +113,5 @@ def test_a_storage_that_does_not_answer_leaves_the_rest() -> None:
     reader = ClusterReader(cast(Cluster, AskedCluster()), lambda: 0.0)
     published = reader.read()
     assert published.checkpoints is None
+    assert published.rates == ((BEGAN, 0.25), (BEGAN + 60.0, 0.0))
     assert (published.status, published.sizes, published.is_gone) == (STATUS, (1, 2), False)

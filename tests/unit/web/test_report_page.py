@@ -25,12 +25,13 @@ HOSTILE = (
 )
 KNOWN = (
     "html head meta title style script body main header footer section div p span h1 h2 dl dt dd "
-    "small b code pre svg g line text path circle rect i table thead tbody tr th td time ol li"
+    "small b code pre figure figcaption svg g line text path rect i table thead tbody tr th td "
+    "time ol li"
 )
 ATTRIBUTES = (
     "lang charset http-equiv content name id class aria-label role tabindex hidden scope title "
     "datetime width height viewbox preserveaspectratio x y x1 x2 y1 y2 dx dy cx cy r rx d "
-    "text-anchor data-tip data-key aria-hidden"
+    "text-anchor data-tip data-key data-at data-up data-across data-unit aria-hidden"
 )
 
 

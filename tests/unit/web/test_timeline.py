@@ -1,5 +1,6 @@
 """What each node did when, as the events tell it."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -86,6 +87,17 @@ def test_a_round_of_a_newer_version_is_no_fault(data: dict[str, object]) -> None
 def test_before_anything_has_happened_there_is_no_timeline() -> None:
     assert node_timeline(Status("demo", "pending", BEGAN), ()) is None
     assert node_timeline(STATUS, EVENTS[:1]) is None
+
+
+def test_rounds_that_are_too_short_to_be_seen_are_drawn_as_one() -> None:
+    rounds = [began(number, number, "i-1", step=number) for number in range(1, 2001)]
+    timeline = node_timeline(replace(STATUS, at=BEGAN + 2001), (*EVENTS[1:2], *rounds))
+    assert timeline is not None and len(timeline.rounds) < 300
+    folded = [re.match(r"(\d+) rounds, (\d+) to (\d+);", each.told) for each in timeline.rounds]
+    counts = [int(found[1]) if found else 1 for found in folded]
+    assert sum(counts) == 2000
+    ends = [each.end for each in timeline.rounds]
+    assert ends[:-1] == pytest.approx([each.begin for each in timeline.rounds[1:]])
 
 
 def test_of_many_nodes_those_that_are_there_are_shown() -> None:

@@ -28,8 +28,8 @@ spotelastic kube render --secret WANDB_API_KEY --node-selector karpenter.sh/capa
 WORDS: Mapping[str, tuple[str, str | None]] = {
     "script": ("The script, as a path in the image.", SCRIPT),
     "name": ("Name of the job and of its run.", "from the script"),
-    "min": ("Fewest pods to train with.", None),
-    "max": ("Most pods to train with.", "--min"),
+    "min": ("Minimum number of pods.", None),
+    "max": ("Maximum number of pods.", "--min"),
     "nproc_per_node": ("Workers per pod.", "one per GPU, else one"),
     "instance_types": ("Instance types that pods may run on, preferred first.", "any"),
     "gpus": ("GPUs of each pod.", "none"),

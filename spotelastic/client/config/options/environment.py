@@ -86,6 +86,14 @@ class EnvironmentOptions:
         metavar="s3://...",
         stored=lambda job: " ".join(job.write),
     )
+    mount: Sequence[str] = option(
+        (),
+        "File system of EFS, FSx or NFS for a folder of each node. Can be repeated.",
+        UP,
+        ENVIRONMENT,
+        metavar="SOURCE:/FOLDER",
+        stored=lambda job: " ".join(job.mounts),
+    )
     bucket: str | None = option(
         None,
         "Your own bucket for code and checkpoints.",

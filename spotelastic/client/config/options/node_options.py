@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from spotelastic.aws.base.names import CONTROL_TYPE
 from spotelastic.client.config.option import CLUSTER, SCALE, UP, option
 from spotelastic.client.config.panels import NODES
 
@@ -28,7 +29,7 @@ class NodeOptions:
     )
     min: int = option(
         1,
-        "Fewest nodes to train with.",
+        "Minimum number of nodes.",
         SCALE,
         NODES,
         metavar="N",
@@ -36,7 +37,7 @@ class NodeOptions:
     )
     max: int | None = option(
         None,
-        "Most nodes to train with.",
+        "Maximum number of nodes.",
         SCALE,
         NODES,
         metavar="N",
@@ -103,6 +104,22 @@ class NodeOptions:
         metavar="GIB",
         least=1,
         shown_default="100, or its image's size + 50",
+    )
+    control: int | None = option(
+        None,
+        "Control nodes: 3, of which one may be lost at any time, or 1.",
+        CLUSTER,
+        NODES,
+        metavar="N",
+        shown_default="3",
+    )
+    control_type: str | None = option(
+        None,
+        "Instance type of the control nodes.",
+        CLUSTER,
+        NODES,
+        metavar="T",
+        shown_default=CONTROL_TYPE,
     )
     replace_slow: bool = option(
         False,

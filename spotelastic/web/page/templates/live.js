@@ -2,7 +2,8 @@
 // Renews the sections of a page as the server sends them, shows logs, and sends commands.
 // Texts from a cluster get into the page as text alone, or as HTML that the server has escaped.
 (() => {
-  const MOST_LINES = 2000, LOOK_EVERY = 3000, SILENT_FOR = 8000;
+  const MOST_LINES = 2000, LOOK_EVERY = 3000, SILENT_FOR = 8000, GLANCE_EVERY = 60000;
+  const { localTime, localTimes } = globalThis.spotelasticTimes;
   const find = (selector, within = document) => within.querySelector(selector);
   const all = (selector, within = document) => [...within.querySelectorAll(selector)];
   const trouble = find("#trouble");
@@ -23,6 +24,7 @@
     const scrolled = all(".scroll", element).map((each) => [each.scrollLeft, each.scrollTop]);
     const within = focused && focused.classList.contains("scroll") ? all(".scroll", element).indexOf(focused) : -1;
     element.innerHTML = html;
+    localTimes(element);
     all(".scroll", element).forEach((each, index) => {
       const [left, top] = scrolled[index] || [0, 0];
       each.scrollLeft = left;
@@ -41,13 +43,29 @@
     trouble.hidden = !text;
     document.body.classList.toggle("stale", Boolean(text));
   };
+  // What a tab shows of itself, also while another one is before it: the title, and a sign.
+  const SIGNS = {
+    good: ["#1a7346", '<circle cx="8" cy="8" r="6"/>'],
+    busy: ["#2a4fb8", '<circle cx="8" cy="8" r="6"/>'],
+    still: ["#5a6472", '<rect x="3" y="3" width="10" height="10"/>'],
+    warn: ["#b37400", '<path d="M8 1 15 14H1z"/>'],
+    bad: ["#d0241b", '<path d="M3 1 8 6 13 1 15 3 10 8 15 13 13 15 8 10 3 15 1 13 6 8 1 3z"/>'],
+  };
+  const sign = (told) => {
+    if (!told.title) return;
+    if (document.title !== told.title && facts.title) find("#said").textContent = told.title;
+    document.title = told.title;
+    const [colour, shape] = SIGNS[told.tone] || SIGNS.still;
+    const image = `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16" fill="${colour}">${shape}</svg>`;
+    const href = `data:image/svg+xml,${encodeURIComponent(image)}`;
+    if (find("#icon").getAttribute("href") !== href) find("#icon").setAttribute("href", href);
+  };
   const hear = (event) => {
     heard = Date.now();
     const told = JSON.parse(event.data);
     for (const [id, html] of Object.entries(told.sections || {})) waiting.set(id, html);
     for (const [id, html] of [...waiting]) if (renew(id, html) !== false) waiting.delete(id);
-    if (told.facts) { facts = told.facts; isStuck = Boolean(told.trouble); allow(); }
-    if (facts.title) document.title = facts.title;
+    if (told.facts) { sign(told.facts); facts = told.facts; isStuck = Boolean(told.trouble); allow(); }
     tell(told.trouble || "");
   };
   // A browser has few connections for one host: pages that nobody sees leave theirs to the others.
@@ -62,6 +80,13 @@
   };
   document.addEventListener("visibilitychange", listen);
   listen();
+  setInterval(async () => {
+    if (!document.hidden) return;
+    try {
+      const answer = await fetch(document.body.dataset.stream.replace(/stream$/, "title"));
+      if (answer.ok && document.hidden) sign(await answer.json());
+    } catch { /* the next look may succeed, and a tab that is shown says what is wrong */ }
+  }, GLANCE_EVERY);
   setInterval(() => {
     const silent = Date.now() - heard;
     if (stream && silent > SILENT_FOR) {
@@ -118,7 +143,7 @@
     const given = Object.fromEntries(new FormData(form));
     button.disabled = true;
     answer.className = "answer";
-    answer.textContent = "Asked, waiting for the answer…";
+    answer.textContent = "Sent; waiting for a reply…";
     let last = {};
     try {
       const response = await fetch(controls.dataset.at + form.dataset.action, {
@@ -189,7 +214,7 @@
     if (known.has(line.id)) return;
     known.add(line.id);
     const item = document.createElement("li");
-    item.append(cell("when", line.at), cell("from", `${line.node} rank ${line.rank}`), cell("what", line.text));
+    item.append(cell("when", localTime(1000 * line.at, Date.now())), cell("from", `${line.node} rank ${line.rank}`), cell("what", line.text));
     item.hidden = !matches(item);
     list.append(item);
   };

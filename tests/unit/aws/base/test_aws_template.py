@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from support.aws.template import CLUSTER, PARTITIONS, arn, policies
 from support.processes.patience import PATIENT
+from support.strict.evaluation import AccessRequest, Resource, permits
 
 from spotelastic.aws.base.infra_files import boot_script, infra
 from spotelastic.aws.base.names import Names, addresses
 from spotelastic.errors import EnvironmentFailure, UsageError
-from spotelastic.local.iam.evaluation import AccessRequest, Resource, permits
 
 
 def test_the_templates_are_clean_in_every_partition() -> None:
-    templates = (str(infra(name)) for name in ("cluster.yaml", "network.yaml"))
+    templates = (str(infra(name)) for name in ("cluster.yaml", "network.yaml", "roles.json"))
     command = [str(Path(sys.executable).with_name("cfn-lint")), *templates]
     command += ["--regions", *PARTITIONS]
     found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENT)

@@ -10,9 +10,9 @@ from botocore import xform_name
 from support.aws.foreign_things import actions_of, operations
 from support.aws.policies import additions, shipped
 from support.aws.template import policies, resources
+from support.strict.authority import OPEN
 
 import spotelastic
-from spotelastic.local.iam.authority import OPEN
 
 CLIENTS = {
     **{name: name for name in ("autoscaling", "cloudformation", "ec2", "fis", "iam", "kms")},

@@ -27,9 +27,9 @@ from support.aws.policies import (
 from support.aws.role_calls import calls
 from support.aws.stack_calls import accesses
 from support.aws.template import CLUSTER, KEY, arn, policies, resources
+from support.strict.evaluation import AccessRequest, Policy, Resource, permits
 
 from spotelastic.aws.base.identity import CLUSTER as TAG
-from spotelastic.local.iam.evaluation import AccessRequest, Policy, Resource, permits
 
 ANY_POLICY = "arn:aws:iam::123456789012:policy/" + "x" * 128
 LONGEST_BOUNDARY = "arn:aws-us-gov:iam::123456789012:policy/" + "x" * 128
@@ -206,6 +206,7 @@ def test_sessions_are_with_nodes_alone_by_the_two_documents() -> None:
 HARMLESS = (
     *("iam:Get*", "iam:List*", "iam:*InstanceProfile", "iam:TagRole", "iam:UntagRole"),
     *("iam:DeleteRole", "iam:DeleteRolePolicy", "iam:DetachRolePolicy"),
+    "iam:SimulatePrincipalPolicy",
 )
 """What takes rights, or says who has them. A role comes into a profile by iam:PassRole alone."""
 BOUNDED = {"iam:CreateRole", "iam:PutRolePermissionsBoundary", "iam:PutRolePolicy"}

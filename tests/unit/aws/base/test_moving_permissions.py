@@ -7,11 +7,11 @@ from support.aws.account import account
 from support.aws.cluster_requests import request
 from support.aws.policies import of_another
 from support.aws.template import ACCOUNT, CLUSTER, REGION, RUN, arn, resources
+from support.strict.evaluation import AccessRequest, Policy, Resource, permits
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.names import Names, bucket
 from spotelastic.aws.planning.plan import plan_of
-from spotelastic.local.iam.evaluation import AccessRequest, Policy, Resource, permits
 from spotelastic.model.job import Regions
 
 WEST, ELSEWHERE = "us-west-2", "eu-west-1"

@@ -19,8 +19,7 @@ from support.aws.role_calls import (
     objects,
 )
 from support.aws.template import ACCOUNT, CLUSTER, RUN, SERVICE_ROLE, arn, policies
-
-from spotelastic.local.iam.evaluation import AccessRequest, Resource, permits
+from support.strict.evaluation import AccessRequest, Resource, permits
 
 
 @pytest.mark.parametrize("role", ROLES)

@@ -10,11 +10,11 @@ import pytest
 from botocore.exceptions import ClientError
 from moto import mock_aws
 from support.aws.policies import additions, shipped
+from support.strict.evaluation import AccessRequest, Resource, permits
 
 from spotelastic.aws.base.clients import Aws, Rejected
 from spotelastic.aws.clusters import fault_injection
 from spotelastic.errors import Unavailable
-from spotelastic.local.iam.evaluation import AccessRequest, Resource, permits
 
 REGION = "us-east-1"
 NODE = "i-0a1b2c3d4e5f60718"

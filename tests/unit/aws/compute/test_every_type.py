@@ -23,6 +23,8 @@ from spotelastic.aws.compute.network_interfaces import (
     NetworkCards,
     choose_interfaces,
 )
+from spotelastic.aws.compute.prices import shipped_table
+from spotelastic.client.bringing_up.list_prices import SEVERAL_CARDS
 from spotelastic.errors import UsageError
 from spotelastic.model.job import Capacity
 
@@ -53,6 +55,13 @@ def broken_limits(data: Mapping[str, Any], item: Mapping[str, Any]) -> list[str]
     if len(wanted) > 1 and any("AssociatePublicIpAddress" in each for each in wanted):
         told.append("a public address with several interfaces")
     return told
+
+
+def test_what_has_several_network_cards_is_known_without_an_account() -> None:
+    """Such types get no public address, and a NAT gateway: the plan with list prices says so."""
+    listed = [name for name in shipped_table().usd_per_hour if name in TYPES]
+    found = {name for name in listed if len(interfaces_of(name)) > 1}
+    assert found == SEVERAL_CARDS & {*listed}
 
 
 def test_the_template_of_every_type_keeps_the_types_own_limits() -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from spotelastic.aws.network.existing_vpc import (
+    NO_DEMANDS,
     SERVICES,
     Network,
     Subnet,
@@ -17,6 +18,7 @@ from spotelastic.aws.network.existing_vpc import (
     within,
 )
 from spotelastic.errors import UsageError
+from spotelastic.model.job import AccountDemands
 
 S3 = frozenset({"s3"})
 PUBLIC = tuple(
@@ -25,10 +27,24 @@ PUBLIC = tuple(
 NETWORK = Network("vpc-1", PUBLIC, frozenset(), resolves=True)
 
 
-def told(subnet: Subnet, network: Network = NETWORK, cards: int = 1) -> list[str]:
+def told(
+    subnet: Subnet, network: Network = NETWORK, cards: int = 1, demands: AccountDemands = NO_DEMANDS
+) -> list[str]:
     """What is told of a network whose first subnet is this one."""
     its = replace(network, subnets=(subnet, *network.subnets[1:]))
-    return [*obstacles(its, "abc", cards), *warnings(its, "abc")]
+    return [*obstacles(its, "abc", cards, demands), *warnings(its, "abc")]
+
+
+def test_a_way_of_the_accounts_own_needs_no_route_to_the_internet() -> None:
+    cut_off = replace(PUBLIC[0], way_out="", public=False)
+    whole = replace(NETWORK, endpoints=frozenset(SERVICES))
+    index = AccountDemands(index_url="https://pypi.corp/simple")
+    assert told(cut_off, whole, demands=index) == []
+    (line,) = told(cut_off, demands=index)
+    assert "package index" not in line and "no endpoint for autoscaling" in line
+    assert told(cut_off, demands=AccountDemands(proxy="http://proxy:3128")) == []
+    (line,) = told(cut_off, whole)
+    assert "and no --proxy: control nodes find no package index there (--index-url" in line
 
 
 def test_public_subnets_with_an_endpoint_for_s3_are_well() -> None:
@@ -38,7 +54,7 @@ def test_public_subnets_with_an_endpoint_for_s3_are_well() -> None:
 def test_a_subnet_that_is_cut_off_names_the_endpoints_that_are_missing() -> None:
     cut_off = replace(PUBLIC[0], way_out="", public=False)
     (line,) = told(cut_off)
-    assert line.startswith("no route to the internet from subnet-a: ")
+    assert line.startswith("no route to the internet from subnet-a, and no --proxy: ")
     assert line.endswith("no endpoint for autoscaling, cloudformation, ec2, logs, sqs, ssm")
     with_all = replace(NETWORK, endpoints=frozenset(SERVICES) - S3)
     (line,) = told(cut_off, with_all)

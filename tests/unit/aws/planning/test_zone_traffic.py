@@ -4,12 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spotelastic.aws.compute.instance_types import InstanceType
-from spotelastic.aws.compute.network_interfaces import NetworkCards
 from spotelastic.aws.planning.zone_traffic import HOUR, usd_per_step, warnings
-
-G5 = InstanceType("g5.xlarge", 4, 1, "A10G", "x86_64")
-P4D = InstanceType("p4d.24xlarge", 96, 8, "A100", "x86_64", network=NetworkCards(efa_interfaces=4))
 
 
 @pytest.mark.parametrize(
@@ -34,8 +29,8 @@ def test_one_zone_and_one_node_cost_nothing_and_more_never_less(
 
 
 def test_a_plan_says_what_a_step_costs_and_that_efa_is_off() -> None:
-    (line,) = warnings([G5], 8, 2)
+    (line,) = warnings(8, 2, efa=False)
     assert "0.070 USD a step for each GB" in line and "252.00 USD an hour" in line
-    _, of_efa = warnings([P4D], 8, 2)
+    _, of_efa = warnings(8, 2, efa=True)
     assert "EFA does not reach other zones" in of_efa
-    assert not [*warnings([P4D], 1, 3), *warnings([P4D], 8, 1)]
+    assert not [*warnings(1, 3, efa=True), *warnings(8, 1, efa=True)]

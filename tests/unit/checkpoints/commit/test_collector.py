@@ -1,12 +1,14 @@
 """Collections go one at a time, and what falls due meanwhile makes one more."""
 
 import asyncio
+import math
 import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
 from spotelastic_checkpoints.catalog.catalog import Catalog
 from spotelastic_checkpoints.commit import retention
 from spotelastic_checkpoints.commit.collector import Collector
@@ -16,7 +18,7 @@ from spotelastic_checkpoints.errors import StorageRefused, StorageUnavailable
 from spotelastic_checkpoints.format import metadata
 from spotelastic_checkpoints.storage.folder import FolderStorage
 from spotelastic_checkpoints.storage.object_store import Blob
-from spotelastic_checkpoints.types import Commit
+from spotelastic_checkpoints.types import Commit, StepPoint
 from support.processes.patience import PATIENT, eventually
 from support.saving.commit_protocol import put_all
 
@@ -128,6 +130,53 @@ def test_what_could_not_be_collected_is_told_once_and_collected_later(tmp_path: 
 
     [told] = collecting(storage, work)
     assert told == "old checkpoints were not collected: away"
+
+
+def points(first: int, *losses: float | None) -> tuple[StepPoint, ...]:
+    return tuple(StepPoint(step, loss, 0.0) for step, loss in enumerate(losses, first))
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_while_losses_are_not_finite_no_commit_is_deleted(tmp_path: Path, bad: float) -> None:
+    storage = Held(tmp_path)
+    storage.go_on.set()
+
+    async def work(collector: Collector, commit: Callable[[int], None]) -> None:
+        collector.seen(points(1, 1.0, None), 1)
+        for step in (2, 4):
+            commit(step)
+            await idle(collector)
+        collector.seen(points(5, bad, None, bad), 1)  # not of every step
+        for step in (6, 8, 10):
+            commit(step)
+            await idle(collector)
+        assert steps(storage) == [4, 6, 8, 10]
+
+    told = collecting(storage, work)
+    assert told == ["the loss is not finite since step 5: no checkpoint is deleted until it is"]
+
+    async def by_another(collector: Collector, commit: Callable[[int], None]) -> None:
+        commit(12)  # it has seen no loss yet
+        await idle(collector)
+        assert steps(storage) == [4, 6, 8, 10, 12]
+        collector.seen(points(13, None), 2)
+        commit(14)
+        await idle(collector)
+        assert steps(storage) == [4, 6, 8, 10, 12, 14]
+        collector.seen(points(15, 0.5), 2)
+        commit(16)
+        await idle(collector)
+        assert steps(storage) == [16]
+
+    assert collecting(storage, by_another) == []
+
+
+def test_what_was_held_before_a_fresh_start_holds_nothing(tmp_path: Path) -> None:
+    commits = Commits(FolderStorage(tmp_path), "test")
+    retention.hold(commits, commits.claim().epoch, 5)
+    assert retention.is_held(commits)
+    commits.begin_afresh()
+    assert not retention.is_held(commits)
 
 
 class WithoutListing(Held):

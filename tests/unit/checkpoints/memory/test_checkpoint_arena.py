@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -171,6 +172,36 @@ def test_a_measurement_touches_no_point_of_the_curve(tmp_path: Path) -> None:
     assert [point.loss for point in points] == [float(point.step) for point in points]
     page.publish(4000, 1.0, 2.0)
     assert page.read(0).measured == 1
+
+
+def test_a_loss_that_is_no_number_is_another_one_than_none(tmp_path: Path) -> None:
+    page = WorkerPage(tmp_path / "page")
+    page.reset("r1", 0)
+    losses = (0.5, None, math.nan, -math.nan, math.inf, -math.inf, 0.0)
+    for step, loss in enumerate(losses, 1):
+        page.publish(step, loss, 1.0)
+    for number, loss in enumerate(losses):  # as they arrive from a GPU
+        page.amend(
+            page.publish(len(losses) + number + 1, None, 1.0), math.nan if loss is None else loss
+        )
+    at_once = [point.loss for point in page.take_points(all_written=True)]
+    assert [repr(loss) for loss in at_once] == [
+        *("0.5", "None", "nan", "nan", "inf", "-inf", "0.0"),
+        *("0.5", "nan", "nan", "nan", "inf", "-inf", "0.0"),
+    ]
+
+
+def test_a_page_has_the_end_of_the_run_and_the_usual_samples(tmp_path: Path) -> None:
+    page = WorkerPage(tmp_path / "page")
+    page.reset("r1", 0)
+    for step in range(1, 4):
+        page.publish(step, None, float(step), 1500, 32.0)
+    assert (page.read(0).total, page.read(0).samples) == (1500, 32.0)
+    for step in range(4, 60):
+        page.publish(step, None, float(step), 3000, 64.0)
+    assert page.read(0).total == 3000 and page.read(0).samples == pytest.approx(64.0)
+    page.reset("r2", 0)
+    assert (page.read(0).total, page.read(0).samples) == (0, 0.0)
 
 
 def test_a_page_without_room_is_refused(tmp_path: Path) -> None:

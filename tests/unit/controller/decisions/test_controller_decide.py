@@ -146,6 +146,18 @@ def test_a_launch_that_fails_is_told_with_its_reason() -> None:
     assert "InsufficientInstanceCapacity" in told.event.message
 
 
+@pytest.mark.parametrize("launched_at", [940.0, NOW + 3.0, 0.0])
+def test_a_launch_is_told_as_of_when_the_cloud_has_launched_it(launched_at: float) -> None:
+    """The first leader looks when nodes have told of their boots. A cloud's clock may be ahead."""
+    seen = healthy("a")
+    came = replace(seen.machines["a"], launched_at=launched_at)
+    activity = GroupActivity("e1", 999.0, "a", GROUP, "launch", True)
+    seen = replace(seen, machines={"a": came}, messages=(message(activity),))
+    (told,) = only(decide(seen, NOW, POLICY), Tell)
+    assert isinstance(told, Tell)
+    assert told.event.at == (launched_at if launched_at == 940.0 else NOW)
+
+
 @pytest.mark.parametrize("succeeded", [True, False])
 def test_an_activity_of_a_group_is_told_once_however_often_it_is_delivered(succeeded: bool) -> None:
     def delivered(id: str, seen: Observation) -> list[Action]:

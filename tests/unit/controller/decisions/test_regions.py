@@ -126,12 +126,32 @@ def test_a_region_that_has_disappointed_is_left_alone_for_longer_and_longer() ->
         assert history.home == "b"
         left = regions.arrive(history, "a", 100.0, 200.0, POLICY)
         assert left.caution["b"] == expected
-        dry = (offer("a", 0), offer("b", 8))
+        dry = (offer("a", 0), offer("b", None))
         assert after(20 * expected - 1, dry, history=left).actions == ()
         assert after(20 * expected, dry, history=left).actions == (MoveJob("b"),)
         history = replace(left, home="b", trained=0.0)
     stayed = replace(history, trained=POLICY.short_stay)
     assert regions.arrive(stayed, "a", 100.0, 200.0, POLICY).caution["b"] == 4
+
+
+@given(st.integers(1, 8), st.integers(1, 8), st.integers(0, 3), st.booleans())
+def test_a_job_that_stands_still_watches_free_nodes_no_longer_for_having_been_there(
+    caution: int, other: int, here: int, eager: bool
+) -> None:
+    """At most for as long as a move costs: an hour was watched, at eight times the price."""
+    policy, offers = replace(POLICY, prefer_capacity=eager), (offer("a", here), offer("b", 8))
+    cautious = replace(HOME, caution={"a": other, "b": caution})
+    for minutes in (5, 6, 7, 8, 19, 20):
+        moves = after(minutes, offers, policy, cautious).actions
+        assert moves == after(minutes, offers, policy).actions
+        assert bool(moves) is (minutes >= (8 if eager else 20))
+
+
+def test_a_job_that_trains_is_cautious() -> None:
+    offers, cautious = (offer("a", 4), offer("b", 8)), replace(HOME, caution={"b": 2})
+    assert after(15, offers, EAGER).actions == (MoveJob("b"),)
+    assert after(28, offers, EAGER, cautious).actions == ()
+    assert after(29, offers, EAGER, cautious).actions == (MoveJob("b"),)
 
 
 def test_the_moves_of_a_day_are_limited() -> None:

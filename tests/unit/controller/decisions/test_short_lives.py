@@ -154,7 +154,7 @@ def test_a_node_that_lives_long_makes_earlier_short_lives_forgotten() -> None:
     seen = replace(job(n1="a", n2="b", launched=900.0), short_lives={"a": lives})
     (event,) = told(seen)
     assert (event.kind, event.data["zone"]) == (SHORT_LIFE_OVER, "a")
-    assert event.message == "n1 has lived for 15 min in a: short lives there are over"
+    assert event.message == "nodes in a last again: n1 has lived for 15 min"
     assert "a" not in after(life("a", NOW - 5000.0), event)
     assert told(replace(seen, machines={})) == []
     before = replace(seen, short_lives={"a": replace(lives, since=NOW - 899.0)})

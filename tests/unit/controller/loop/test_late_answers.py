@@ -8,9 +8,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from support.clusters.leading_controller import CONFIG, PACE, CloudAnswers, take_turn, warns
+from support.clusters.memory_capacity import MemoryCapacity
 
 from spotelastic.cloud.events import StateChange
-from spotelastic.cloud.memory.memory_capacity import NAMES, MemoryCapacity
+from spotelastic.cloud.memory.memory_capacity import NAMES
 from spotelastic.cloud.model import GroupMember, Instance, LaunchQuotas, WorkerGroup
 from spotelastic.controller.decisions import interruptions
 from spotelastic.controller.etcd.etcd_mirror import Records

@@ -70,7 +70,7 @@ def test_a_leader_tells_once_what_it_finds(watched: Leader) -> None:
     watched.turns(5.0)
     assert sorted(kinds(watched)) == ["begun", "deadline"]
     assert sorted(e.message for e in recorded(watched)) == sorted(
-        f"told to --notify: {each.title}" for each in watched.notifier.sent
+        f"notification: {each.title}" for each in watched.notifier.sent
     )
 
 
@@ -146,7 +146,7 @@ def test_a_leader_that_is_none_any_more_tells_nothing(watched: Leader) -> None:
 
 
 def test_what_was_not_delivered_is_a_warning_of_the_status(watched: Leader) -> None:
-    line = "--notify 1-json: “demo has begun to train” was not delivered: status 500"
+    line = "--notify 1-json: “demo started training” was not delivered: status 500"
     watched.notifier.undelivered = (line,)
     watched.turn()
     assert line in watched.publisher.offered[-1].held

@@ -118,3 +118,24 @@ def test_a_process_does_not_go_back_over_what_it_has_done_between_two_loops(
 def test_a_process_goes_back_within_its_loop() -> None:
     unused: Any = None
     assert not Loops(OwnValues(), lambda: 7, unused, unused, floor=4).problem(5)
+
+
+@pytest.mark.parametrize(
+    ("totals", "end"), [((100,), 100), ((100, 100), 100), ((100, 200), 0), ((100, 200, 300), 0)]
+)
+def test_the_end_of_a_run_is_that_of_its_only_loop(totals: tuple[int, ...], end: int) -> None:
+    unused: Any = None
+    loops = Loops(OwnValues(), lambda: 7, unused, unused)
+    for total in totals:
+        loops.begins(total)
+    assert loops.end == end
+
+
+def test_epochs_say_where_a_run_ends() -> None:
+    unused: Any = None
+    loops = Loops(OwnValues(), lambda: 0, unused, unused)
+    for epoch in loops.epochs(3, 50, unused):
+        assert loops.end == 150
+        loops.begins((epoch + 1) * 50)
+        assert loops.end == 150
+        break

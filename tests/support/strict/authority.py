@@ -11,11 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import unquote
 
-from spotelastic.local.iam import evaluation
-from spotelastic.local.iam.evaluation import AccessRequest, Policy, Resource
+from support.strict import evaluation
+from support.strict.evaluation import AccessRequest, Policy, Resource
 
-ADMINISTRATOR = "AKIALOCALCLOUD000000"
-"""The access key of the account's administrator. Its secret is random."""
+from spotelastic.local.cloud import ADMINISTRATOR
 
 _MADE = {
     "ec2:CreateInternetGateway": ("internet-gateway",),

@@ -1,0 +1,188 @@
+"""How fast a job trained, on how many nodes, how well and at which price, over its time (pure)."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, pairwise
+from statistics import median
+
+from spotelastic.model.counting import dollars
+from spotelastic.model.job import ENDED
+from spotelastic.model.progress import Interruption, Point
+from spotelastic.web.view import words
+from spotelastic.web.view.chart import (
+    AxisTick,
+    ChartScale,
+    LineChart,
+    by_round,
+    marks_of,
+    places,
+    robust_scale,
+    value_ticks,
+    whole_ticks,
+)
+from spotelastic.web.view.published import PublishedCluster
+from spotelastic.web.view.timeline import round_starts, time_ticks
+
+MOST_POINTS = 400
+"""Points that a curve has; it is half as wide as that of the loss."""
+PARTS = 60
+"""Parts of the time, of each of which the goodput is told."""
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryChart:
+    """A value over the job's time."""
+
+    name: str
+    note: str
+    chart: LineChart
+
+
+@dataclass(frozen=True, slots=True)
+class _Time:
+    """The time that all curves show, with what struck in it."""
+
+    begin: float
+    end: float
+    struck: Sequence[Interruption]
+
+    def chart(
+        self,
+        lines: Sequence[Sequence[tuple[float, float]]],
+        up: ChartScale,
+        summary: str,
+        *,
+        left: Iterable[AxisTick] | None = None,
+        unit: str = "",
+        limit: float | None = None,
+    ) -> LineChart:
+        across = ChartScale(self.begin, self.end)
+        struck = ((across.place(row.at), 0.0, row) for row in self.struck)
+        return LineChart(
+            lines=places(lines, across, up, MOST_POINTS),
+            across=across,
+            up=up,
+            bottom=tuple(time_ticks(self.begin, self.end)),
+            left=tuple(value_ticks(up, 3) if left is None else left),
+            summary=summary,
+            marks=marks_of(struck, self.end),
+            unit=unit,
+            limit=None if limit is None else up.place(limit),
+        )
+
+
+def history(it: PublishedCluster, counts: Sequence[tuple[float, int]]) -> tuple[HistoryChart, ...]:
+    """Return the curves of which something is known; `counts`: how many nodes train, from each time
+    on.
+    """
+    executed = sorted(it.points, key=lambda point: point.at)
+    times = [*(point.at for point in (*executed[:1], *executed[-1:])), *(at for at, _ in counts)]
+    if not times:
+        return ()
+    is_over = it.status.state in ENDED or it.is_gone
+    end = max([*times, *([] if is_over else [it.status.at])])
+    begin = min([*times, *(at for at, _ in it.rates[:1])])
+    struck = it.report.interruptions if it.report is not None else ()
+    shown = _Time(begin, max(end, begin + 1.0), struck)
+    rounds = by_round(executed, round_starts(it.events))
+    found = (_steps(rounds, shown), _nodes(it, counts, shown), _goodput(rounds, shown))
+    return tuple(each for each in (*found, _rates(it, shown)) if each is not None)
+
+
+def _steps(rounds: Sequence[Sequence[Point]], shown: _Time) -> HistoryChart | None:
+    line = [(b.at, _gap(a, b)) for its in rounds for a, b in pairwise(its)]
+    if not line:
+        return None
+    values = [value for _, value in line]
+    usual = words.step_time(median(values))
+    up = robust_scale(values, low=0.0)
+    chart = shown.chart([line], up, f"Seconds a step, usually {usual}", unit="s")
+    return HistoryChart("Step time", f"seconds; usually {usual}", chart)
+
+
+def _gap(one: Point, other: Point) -> float:
+    """Return the seconds a step between two points of a round, whose clocks may differ."""
+    return max(0.0, other.at - one.at) / (other.step - one.step)
+
+
+def _nodes(
+    it: PublishedCluster, counts: Sequence[tuple[float, int]], shown: _Time
+) -> HistoryChart | None:
+    if not counts:
+        return None
+    most = max(count for _, count in counts)
+    wanted = it.sizes[1] if it.sizes is not None else None
+    up = ChartScale(0.0, 1.08 * max(1, most, wanted or 0))
+    left = [AxisTick(up.place(at), f"{at:,.0f}") for at in whole_ticks(0.0, up.high, 3)]
+    chart = shown.chart(
+        [_stairs(counts, shown.end)],
+        up,
+        f"Nodes that train, {most} at the most" + (f" of {wanted}" if wanted else ""),
+        left=left,
+        limit=wanted,
+    )
+    note = f"that train; dashed: the maximum, {wanted}" if wanted else "that train"
+    return HistoryChart("Nodes", note, chart)
+
+
+def _goodput(rounds: Sequence[Sequence[Point]], shown: _Time) -> HistoryChart | None:
+    busy = list(_useful(rounds))
+    if not busy:
+        return None
+    begin, end = busy[0][0], max(end for _, end in busy)
+    width = (end - begin) / PARTS
+    if width <= 0:
+        return None
+    useful = [0.0] * PARTS
+    for since, until in busy:
+        for part in range(max(0, int((since - begin) / width)), PARTS):
+            left, right = begin + part * width, begin + (part + 1) * width
+            if left >= until:
+                break
+            useful[part] += max(0.0, min(until, right) - max(since, left))
+    line = [(begin + (n + 0.5) * width, min(1.0, each / width)) for n, each in enumerate(useful)]
+    each = words.span(width)
+    chart = shown.chart(
+        [[(at, 100 * share) for at, share in line]],
+        ChartScale(0.0, 108.0),
+        f"Share of each {each} that went into steps that count",
+        unit="%",
+    )
+    return HistoryChart("Goodput", f"percent of each {each}", chart)
+
+
+def _useful(rounds: Sequence[Sequence[Point]]) -> Iterator[tuple[float, float]]:
+    """Yield the time of each step that no later round has executed again, by its begin and end.
+
+    A round's first step began an ordinary step before its end.
+    """
+    starts = [its[0].step for its in rounds]
+    for index, its in enumerate(rounds):
+        kept = min([its[-1].step + 1, *starts[index + 1 :]])
+        ordinary = median([_gap(a, b) for a, b in pairwise(its)] or [0.0])
+        before = Point(its[0].step - 1, None, its[0].at - ordinary)
+        for one, other in pairwise(chain((before,), its)):
+            if other.step < kept and other.at > one.at:
+                yield one.at, other.at
+
+
+def _rates(it: PublishedCluster, shown: _Time) -> HistoryChart | None:
+    if not any(rate for _, rate in it.rates):
+        return None
+    up = ChartScale(0.0, 1.08 * max(rate for _, rate in it.rates))
+    left = [AxisTick(tick.place, f"${tick.label}") for tick in value_ticks(up, 3)]
+    last = dollars(it.rates[-1][1])
+    chart = shown.chart(
+        [_stairs(it.rates, shown.end)], up, f"US dollars an hour, {last} last", left=left, unit="$"
+    )
+    return HistoryChart("Cost per hour", "US dollars, all nodes", chart)
+
+
+def _stairs(changes: Sequence[tuple[float, float]], end: float) -> list[tuple[float, float]]:
+    """Return the corners of a value that stays until its next change."""
+    corners: list[tuple[float, float]] = []
+    for at, value in changes:
+        if corners:
+            corners.append((at, corners[-1][1]))
+        corners.append((at, value))
+    return [*corners, (max(end, corners[-1][0]), corners[-1][1])]

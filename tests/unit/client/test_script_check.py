@@ -1,0 +1,237 @@
+"""What `up` reads in a script before it makes anything: what nodes will miss, and nothing else."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from spotelastic.client.bringing_up import list_prices, node_packages, script_check
+from spotelastic.client.config.job_config import JobConfig
+from spotelastic.client.config.validated_job import check
+
+SAVES = "from spotelastic import Checkpointer\n"
+Look = Callable[..., list[str]]
+
+
+@pytest.fixture
+def look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Look:
+    """Writes files and returns what is said of train.py among them."""
+    monkeypatch.chdir(tmp_path)
+
+    def looked(script: str, files: dict[str, str] | None = None, **options: object) -> list[str]:
+        for name, text in {"train.py": SAVES + script, **(files or {})}.items():
+            path = tmp_path / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        job = check(JobConfig("train.py", **options), tmp_path)  # type: ignore[arg-type]
+        return [*script_check.findings(job)]
+
+    return looked
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "import os.path, json\nfrom collections import abc",
+        "import torch\nfrom torch import nn\nimport numpy as np\nimport torchvision",
+        "import rich, fsspec",  # spotelastic's own
+        "import triton, sympy, pkg_resources",
+        "from contextlib import suppress\nwith suppress(ImportError):\n    import wandb",
+        "try:\n    import wandb\nexcept ImportError:\n    wandb = None",
+        "import typing\nif typing.TYPE_CHECKING:\n    import wandb",
+        "import helper\nfrom helper import x\nfrom parts.deep import y\nimport parts.deep.z",
+        "from __future__ import annotations",
+    ],
+)
+def test_imports_that_nodes_have_are_passed_over(look: Look, script: str) -> None:
+    files = {"helper.py": "x = 1", "parts/deep/__init__.py": "y = 1", "parts/deep/z.py": ""}
+    assert look(script, files) == []
+
+
+@pytest.mark.parametrize(
+    ("script", "module", "where"),
+    [
+        ("import wandb", "wandb", "train.py, line 2"),
+        ("import torch, wandb.sdk as w", "wandb", "train.py, line 2"),
+        ("def main():\n    from sklearn.svm import SVC", "sklearn", "train.py, line 3"),
+        ("if __name__ == '__main__':\n    import wandb", "wandb", "train.py, line 3"),
+        ("import helper", "einops", "helper.py, line 1"),
+        ("from parts import model", "einops", "parts/model.py, line 1"),
+        ("import parts.model as m", "einops", "parts/model.py, line 1"),
+        ("from parts.model import near", "einops", "parts/near.py, line 1"),
+    ],
+)
+def test_what_nothing_installs_is_told_once_with_its_place(
+    look: Look, script: str, module: str, where: str
+) -> None:
+    files = {"helper.py": "import einops\nimport einops.layers", "parts/__init__.py": ""}
+    files |= {"parts/model.py": "import einops" if "near" not in script else "from . import near"}
+    files |= {"parts/near.py": "import einops"}
+    (line,) = look(script, files)
+    assert line == (
+        f"{where}: imports {module}, which nothing installs on the nodes: add it to a "
+        "requirements.txt"
+    )
+
+
+@pytest.mark.parametrize(
+    ("listed", "module"),
+    [
+        ("wandb", "wandb"),
+        ("WandB[media]>=0.19 ; python_version > '3'  # why", "wandb"),
+        ("PyYAML", "yaml"),
+        ("scikit_learn~=1.5", "sklearn"),
+        ("opencv-python-headless", "cv2"),
+        ("faiss-cpu", "faiss"),
+        ("python-dotenv", "dotenv"),
+        ("hydra-core==1.3", "hydra"),
+        ("pytorch_lightning", "pytorch_lightning"),
+        ("einops @ https://example.org/einops.tar.gz", "einops"),
+        ("git+https://example.org/arogozhnikov/einops.git@main", "einops"),
+        ("git+https://example.org/them/repository#egg=einops", "einops"),
+        ("./wheels/einops-0.8-py3-none-any.whl", "einops"),
+        ("-r more/others.txt", "einops"),
+        ("google-cloud-storage", "google.cloud.storage"),
+        ("PyJWT", "jwt"),
+        ("tensorboardX", "tensorboardX"),
+        ("pytest", "pluggy"),  # what a package needs in turn
+    ],
+)
+def test_what_a_list_brings_is_passed_over(look: Look, listed: str, module: str) -> None:
+    more = {"requirements.txt": f"# ours\n{listed}\n", "more/others.txt": "einops\n"}
+    assert look(f"import {module}", more) == []
+
+
+def test_what_a_list_may_bring_in_turn_is_told_with_care(look: Look) -> None:
+    (line,) = look("import einops", {"requirements.txt": "not-installed-anywhere\n"})
+    assert line.endswith("which requirements.txt does not name: add it there, unless another "
+                         "package brings it")  # fmt: skip
+    (line,) = look("import einops", {"requirements.txt": "idna\n"})
+    assert line.endswith("which nothing installs on the nodes: add it to requirements.txt")
+    (line,) = look("import einops", {"requirements.txt": "-e .\n", "pyproject.toml": ""})
+    assert "unless another package brings it" in line
+
+
+def test_locks_and_conda_environments_are_read(look: Look) -> None:
+    lock = '[[package]]\nname = "einops"\nversion = "0.8"\n'
+    both = "import einops\nimport wandb"
+    (line,) = look(both, {"uv.lock": lock, "pyproject.toml": ""})
+    assert "imports wandb, which nothing installs" in line and "uv.lock" in line
+    conda = "dependencies:\n  - conda-forge::einops=0.8\n  - pip:\n    - tqdm>=4\n"
+    (line,) = look(both + "\nimport tqdm", {"env.yml": conda}, environment="env.yml")
+    assert "imports wandb, which env.yml does not name" in line
+
+
+def test_the_set_up_an_image_and_this_machine_may_have_a_package(look: Look) -> None:
+    assert look("import wandb", setup="pip install wandb") == []
+    assert len(look("import einops", setup="pip install wandb")) == 1
+    assert look("import wandb", image="registry/ours:1") == []
+    assert look("import pytest, hypothesis", local=True) == []
+    (line,) = look("import einops_of_nobody", local=True)
+    assert "imports einops_of_nobody, which nothing installs" in line
+
+
+def test_a_script_without_a_checkpointer_is_told_what_that_means(
+    look: Look, tmp_path: Path
+) -> None:
+    def said(text: str) -> list[str]:
+        return look("", {"train.py": text})
+
+    (line,) = said("import torch\nprint(1)\n")
+    assert line == (
+        "train.py has no Checkpointer: nothing of it is saved, so each interruption starts it again"
+        " from its first step; `spotelastic adapt train.py` writes one"
+    )
+    assert len(said("from spotelastic import ElasticSampler\n")) == 1
+    for text in (
+        "import spotelastic as se\nse.Checkpointer({})",
+        "from spotelastic import dcp",
+        "import spotelastic.dcp as checkpoints",
+        "from spotelastic.integrations.transformers import ElasticTrainer",
+        "from spotelastic.parameter_server import ParameterServer",
+    ):
+        assert said(text) == [], text
+    assert look("", {"train.py": "import mine", "mine.py": SAVES}) == []
+
+
+IGNORED = {".spotelasticignore": "/data\nkept/*.bin\n", "data/train.bin": "x", "kept/a.bin": "x"}
+SHIPPED = {"config.yaml": "a: 1", "kept/here.txt": "x"}
+
+
+@pytest.mark.parametrize(
+    ("script", "path"),
+    [
+        ("open('data/train.bin')", "data/train.bin"),
+        ("with open(file='x', mode='w'), open('data/train.bin', 'rb') as f:\n    pass",
+         "data/train.bin"),
+        ("import numpy as np\nnp.memmap('data/train.bin', dtype='u2', mode='r')", "data/train.bin"),
+        ("import os\nopen(os.path.join('data', 'train.bin'))", "data/train.bin"),
+        ("import pathlib\npathlib.Path('data/train.bin').read_bytes()", "data/train.bin"),
+        ("from pathlib import Path\n(Path('data') / 'train.bin').open('rb')", "data/train.bin"),
+        ("from pathlib import Path\nHERE = Path(__file__).resolve().parent\n"
+         "DATA = HERE / 'data'\ndef f():\n    return open(DATA / 'train.bin')", "data/train.bin"),
+        ("import os\nopen(os.path.join(os.path.dirname(__file__), 'kept/a.bin'))", "kept/a.bin"),
+        ("import os\nos.listdir('data')", "data"),
+        ("from torchvision.datasets import ImageFolder\nImageFolder('data')", "data"),
+        ("import torch\ntorch.load('data/train.bin')", "data/train.bin"),
+        ("import torch\ntorch.load('kept/a.bin')", "kept/a.bin"),
+    ],
+)  # fmt: skip
+def test_files_that_are_read_and_not_shipped_are_told(look: Look, script: str, path: str) -> None:
+    (line,) = look(script, {**IGNORED, **SHIPPED})
+    assert re.fullmatch(
+        rf"train\.py, line \d: reads {path}, which an ignore file keeps from being shipped: add "
+        rf"the line !/{path} to \.spotelasticignore, or put it into a bucket \(--read\)",
+        line,
+    )
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "open('config.yaml')\nopen('./kept/here.txt')",
+        "import os\nos.listdir('kept')\nos.listdir('.')",
+        "open('out.txt', 'w')\nopen('out.txt')",
+        "import os\nif os.path.exists('cache.bin'):\n    open('cache.bin')",
+        "import torch\ntorch.save({}, 'model.pt')\ntorch.load('model.pt')",
+        "from pathlib import Path\nPath('log').write_text('x')",
+        "import torch\ntorch.load('s3://bucket/model.pt')",
+        "open('/proc/meminfo')",
+        "open('/nowhere/to/be/found')",
+        "def f(path='data/train.bin'):\n    open(path)",
+        "import sys\nopen(sys.argv[1])",
+        "import json\njson.load(open('config.yaml'))\n'a,b'.split('data')",
+        "print('data/train.bin')",
+        "import yaml\nyaml.load('a: 1\\n')\nyaml.load('x' * 9)\nyaml.load('" + "x" * 5000 + "')",
+        "open('~nobody-of-this-name/data.bin')\nopen('a\\0b')\nopen('')",
+        "import __main__",
+        "import sys\nfrom pathlib import Path\nlog = Path(sys.argv[1])\nlog.open('a')",
+    ],
+)
+def test_other_files_are_passed_over(look: Look, script: str) -> None:
+    assert look(script, {**IGNORED, **SHIPPED, "requirements.txt": "pyyaml"}) == []
+
+
+def test_files_that_are_nowhere_and_elsewhere_are_told(look: Look, tmp_path: Path) -> None:
+    (line,) = look("open('settings.json')")
+    assert line == (
+        "train.py, line 2: reads settings.json, which is not in this folder, so no node has it"
+    )
+    assert look("open('settings.json')", setup="curl -O https://example.org/settings.json") == []
+    outside = tmp_path.parent / "outside.bin"
+    outside.write_text("x")
+    (line,) = look("open('../outside.bin')")
+    assert "reads ../outside.bin, which no node has: put it into this folder" in line
+
+
+def test_a_plan_without_an_account_says_it_too(look: Look, tmp_path: Path) -> None:
+    look("import wandb")
+    job = check(JobConfig("train.py"), tmp_path)
+    assert "imports wandb" in list_prices.planned(job).warnings[-1]
+
+
+def test_what_each_worker_has_is_known_by_name() -> None:
+    """Names that are compared are spelled as they are compared."""
+    names = {*node_packages.TRAINING, *node_packages.OF_GPU_IMAGE}
+    assert {node_packages.normal(name) for name in names} == names

@@ -1,0 +1,277 @@
+"""What is wrong with a job is seen at once, everywhere alike, and how far it is."""
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from spotelastic.cli.render import tables
+from spotelastic.controller.accounting import training_pace
+from spotelastic.metrics import job as metrics
+from spotelastic.metrics.job import PublishedFacts
+from spotelastic.model.estimate import progress_of, roughly, summary
+from spotelastic.model.headline import KINDS, headline, headlines
+from spotelastic.model.in_place import Rehearsal
+from spotelastic.model.progress import Point, Progress, SlowNode, Status
+from spotelastic.web.view.cluster_view import cluster_view
+from spotelastic.web.view.published import PublishedCluster
+
+NOW = 1_800_000_000.0
+WELL = Status("demo", "running", NOW - 1.0, round=1, step=213, loss=0.5, committed=200)
+ENDED = {"state": "failed", "error": "OutOfMemoryError: CUDA out of memory", "ends_at": NOW + 90}
+FAULTS: dict[str, dict[str, Any]] = {
+    "failed": ENDED,
+    "timed-out": {"state": "timed out", "reason": "the deadline has come"},
+    "loss-not-finite": {"not_finite": 41, "loss": None},
+    "differs": {"rehearsal": Rehearsal(2, 3, "different", ("step 2 differs",))},
+    "no-step": {"quiet": "no step for 22 min: rank 3 stands in all_reduce"},
+    "no-controller": {"at": NOW - 60.0},
+    "short-of-nodes": {"short_since": NOW - 30.0},
+    "not-committed": {"unsaved": "/checkpoints: No space left on device"},
+    "loss-far-out": {"usual_loss": 0.01},
+    "slow-node": {"slow": (SlowNode("i-3", "1", NOW, 3.0, 0.4),)},
+    "warning": {"warnings": ("certificates expire",)},
+}
+OF_THE_END = {"failed", "timed-out"}
+ALWAYS = {"differs", "warning", "loss-not-finite"}
+
+
+def status_with(faults: set[str]) -> Status:
+    changed: dict[str, Any] = {}
+    for fault in faults:
+        changed |= FAULTS[fault]
+    return replace(WELL, **changed)
+
+
+def drawn(count: int) -> list[set[str]]:
+    draw = random.Random(41)
+    return [{each for each in FAULTS if draw.random() < 0.3} for _ in range(count)]
+
+
+def expected(faults: set[str]) -> set[str]:
+    """What is to be told: the end of a job, or what keeps it from training well."""
+    if ends := faults & OF_THE_END:
+        last = [fault for fault in FAULTS if fault in ends]
+        return {last[-1]} | (faults & ALWAYS)
+    hidden = {"loss-far-out"} if "loss-not-finite" in faults else set()
+    return faults - hidden
+
+
+def test_every_kind_of_fault_is_drawn() -> None:
+    assert set(FAULTS) == set(KINDS)
+
+
+def names(faults: set[str]) -> str:
+    return ",".join(sorted(faults)) or "nothing"
+
+
+@pytest.mark.parametrize("faults", [set(), *({each} for each in FAULTS), *drawn(150)], ids=names)
+def test_all_that_is_wrong_is_told_the_worst_first_and_alike_everywhere(faults: set[str]) -> None:
+    # Of two ends the last one that is written into the status counts.
+    faults = faults - {"failed"} if faults >= OF_THE_END else faults
+    status = status_with(faults)
+    found = headlines(status, NOW)
+    assert {each.kind for each in found} == expected(faults)
+    assert all(one.weight >= other.weight for one, other in pairwise(found))
+    colours = [each.colour for each in found]
+    assert colours == sorted(colours)  # red before yellow
+    worst = headline(status, NOW)
+    seen = {name: look(status) for name, look in VIEWS.items()}
+    assert seen == dict.fromkeys(VIEWS, None if worst is None else worst.colour)
+    told = {
+        sample.labels[0]: sample.value
+        for sample in metrics.samples(PublishedFacts("demo", status, now=NOW))
+        if sample.metric is metrics.HEADLINE
+    }
+    assert {kind for kind, value in told.items() if value} == {each.kind for each in found}
+    assert set(told) == set(KINDS)
+
+
+def _in_a_list(status: Status) -> str | None:
+    row = summary(status, NOW)
+    assert bool(row.headline) == bool(row.colour) == bool(row.weight)
+    return row.colour or None
+
+
+def _on_a_page(status: Status) -> str | None:
+    view = cluster_view(PublishedCluster(status), NOW)
+    by_tone = {"bad": "red", "warn": "yellow", "good": None}
+    assert view.tone in by_tone
+    assert (view.headline is None) == (by_tone[view.tone] is None)
+    return by_tone[view.tone]
+
+
+def _for_programs(status: Status) -> str | None:
+    told = msgspec.json.decode(msgspec.json.encode(tables.whole_status(status, None, NOW)))
+    return None if told["headline"] is None else str(told["headline"]["colour"])
+
+
+VIEWS: dict[str, Callable[[Status], str | None]] = {
+    "list": _in_a_list,
+    "page": _on_a_page,
+    "json": _for_programs,
+}
+
+
+def shown(renderable: object) -> str:
+    console = Console(width=200, markup=False, highlight=False)
+    with console.capture() as captured:
+        console.print(renderable)
+    return captured.get()
+
+
+def test_the_error_comes_before_its_traceback_and_with_what_to_do() -> None:
+    trace = "rank 0 on i-1\nTraceback (most recent call last):\n  File …\nOutOfMemoryError: CUDA"
+    status = replace(status_with({"failed"}), reason=trace)
+    lines = [line.strip() for line in shown(tables.status_table(status)).splitlines()]
+    assert lines[0] == "demo  failed, OutOfMemoryError: CUDA out of memory"
+    assert lines[1] == "rank 0 on i-1"
+    worst = headline(status, NOW)
+    assert worst is not None
+    assert worst.line == "The job has failed: OutOfMemoryError: CUDA out of memory"
+    assert "`spotelastic restart demo` goes on from step 200" in worst.todo
+    assert "ends by itself in 1 min 30 s" in worst.todo
+    gone = headline(status, NOW + 91)
+    assert gone is not None and "`spotelastic up` with the same name" in gone.todo
+
+
+def test_whoever_goes_on_from_a_checkpoint_that_is_nan_is_told_so() -> None:
+    for state in ("failed", "stopped", "succeeded"):
+        found = headlines(replace(WELL, state=state, not_finite=41), NOW)
+        assert {each.colour for each in found} == {"red"}
+        assert any("restore(step=...)" in each.todo for each in found)
+    failed = headline(replace(WELL, state="failed", not_finite=41), NOW)
+    assert failed is not None and "from step 200, where the loss is not finite." in failed.todo
+    before = headline(replace(WELL, state="failed", not_finite=201), NOW)
+    assert before is not None and "from step 200." in before.todo
+
+
+def test_a_yellow_headline_becomes_red_if_it_lasts() -> None:
+    silent = [headlines(replace(WELL, at=NOW - 60), now) for now in (NOW, NOW + 2000)]
+    assert [[each.colour for each in found] for found in silent] == [["yellow"], ["red"]]
+    boots = replace(WELL, round=0, state="pending", short_since=NOW - 30.0)
+    assert [headline(replace(boots, at=now), now) is None for now in (NOW, NOW + 2000)] == [
+        True,
+        False,
+    ]
+    for wrong in (
+        {"quiet": "no step", "stepped_at": NOW - 60},
+        {"unsaved": "no space", "committed_at": NOW - 60},
+        {"unsaved": "no space", "began_at": NOW - 60},
+    ):
+        both = [replace(WELL, at=now, **wrong) for now in (NOW, NOW + 2000)]  # type: ignore[arg-type]
+        found = [headlines(each, each.at)[0].colour for each in both]
+        assert found == ["yellow", "red"]
+    short = replace(WELL, short_since=NOW - 30.0)
+    assert [headlines(replace(short, at=now), now)[0].colour for now in (NOW, NOW + 2000)] == [
+        "yellow",
+        "red",
+    ]
+
+
+# -- how far ---------------------------------------------------------------------------------------
+
+
+def executed(draw: random.Random, steps: int, seconds: float) -> list[Point]:
+    """Steps of a run that pauses now and then, and repeats some of them."""
+    at, step, points = NOW, 0, list[Point]()
+    while step < steps:
+        step += 1
+        at += seconds
+        points.append(Point(step, 1.0, at))
+        if draw.random() < 0.02:
+            at += 20 * seconds
+            step -= min(step - 1, 5)
+    return points
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_estimate_counts_pauses_and_repeated_steps(seed: int) -> None:
+    draw = random.Random(seed)
+    total, seconds = 4000, draw.choice([0.05, 0.5, 2.0])
+    points = executed(draw, total, seconds)
+    for share in (0.5, 0.8):
+        until = next(i for i, point in enumerate(points) if point.step >= share * total)
+        last = points[until]
+        told = replace(
+            WELL,
+            step=last.step,
+            total=total,
+            at=last.at,
+            began_at=points[0].at,
+            pace=training_pace.pace(points[: until + 1]),
+            usd=10.0,
+            usd_per_hour=3600.0,
+        )
+        estimate = progress_of(told, last.at)
+        really = points[-1].at - last.at
+        assert estimate.left == pytest.approx(really, rel=0.35)
+        assert estimate.left is not None and estimate.usd_at_end is not None
+        assert estimate.usd_at_end == pytest.approx(10.0 + estimate.left)
+        assert estimate.share == pytest.approx(share, abs=0.01)
+
+
+def test_a_run_without_a_known_end_has_none() -> None:
+    estimate = progress_of(replace(WELL, pace=1.0, began_at=NOW - 65, usd=1.0), NOW)
+    assert (estimate.share, estimate.left, estimate.ends_at, estimate.usd_at_end) == (None,) * 4
+    assert estimate.line == "1 min 5 s so far"
+    unknown_pace = progress_of(replace(WELL, total=1000, usd=1.0), NOW)
+    assert (unknown_pace.share, unknown_pace.left) == (0.213, None)
+    over = progress_of(replace(WELL, state="succeeded", step=9, total=9, pace=1.0), NOW)
+    assert (over.share, over.left) == (1.0, None)
+
+
+def test_what_nobody_knows_exactly_has_no_digits_that_say_nothing() -> None:
+    assert [roughly(each) for each in (0.2, 42.4, 95.0, 754.0, 7384.0)] == [
+        "1 s",
+        "42 s",
+        "1 min 40 s",
+        "13 min",
+        "2 h 3 min",
+    ]
+
+
+# -- losses ----------------------------------------------------------------------------------------
+
+
+def curve(*losses: float | None) -> list[Point]:
+    return [Point(step, value, NOW + step) for step, value in enumerate(losses, 1)]
+
+
+def test_a_loss_that_is_finite_again_is_not_told_of() -> None:
+    def since(points: list[Point], *told: tuple[int, float]) -> int:
+        reports = [
+            Progress(str(n), 1, 9, NOW, not_finite=step, not_finite_at=NOW + at)
+            for n, (step, at) in enumerate(told)
+        ]
+        return training_pace.not_finite_since(reports, points)
+
+    assert since(curve(1.0, None, None), (2, 2.0), (0, 0.0)) == 2
+    assert since(curve(1.0, None, None), (3, 2.9), (2, 0.5)) == 2  # by a clock that is behind
+    assert since(curve(None, None), (0, 0.0)) == 0  # the script tells none
+    assert since([], (7, 7.0)) == 7
+    # Only one node reports losses, and that is another one since.
+    went_on = [Point(step, 0.5, NOW + 100 + step) for step in range(3, 9)]
+    assert since([*curve(1.0, None), *went_on], (2, 2.0), (0, 0.0)) == 0
+    # The run was sent back, and diverges earlier than the steps that were finite before.
+    again = [Point(step, None, NOW + 500 + step) for step in range(41, 50)]
+    assert since([*curve(*[1.0] * 213), *again], (41, 541.0)) == 41
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_only_losses_that_stay_far_above_their_history_are_unusual(seed: int) -> None:
+    draw = random.Random(seed)
+    falling = [5.0 / (1 + step / 50) + draw.gauss(0, 0.05) for step in range(600)]
+    for length in range(1, 601, 7):
+        assert training_pace.usual_loss(curve(*falling[:length])) is None
+    spiky = [value * (30 if draw.random() < 0.05 else 1) for value in falling]
+    assert training_pace.usual_loss(curve(*spiky)) is None
+    far = [*falling, *(8.0 + draw.random() for _ in range(10))]
+    usual = training_pace.usual_loss(curve(*far))
+    assert usual is not None and 0.1 < usual < 5.0
+    assert training_pace.usual_loss(curve(*far[:-9])) is None  # one spike
