@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from spotelastic.aws.base.clients import DENIED, Aws, Rejected, calling
+from spotelastic.aws.base.clients import DENIED, Aws, Rejected, SignedOut, calling
 from spotelastic.aws.base.demands import pairs_of
 from spotelastic.aws.base.identity import CLUSTER
 from spotelastic.aws.base.names import CONTROL_TYPE
@@ -293,6 +293,8 @@ def _refusal(what: str, call: Callable[[], object]) -> Refused | None:
     try:
         with calling(what):
             call()
+    except SignedOut:  # which says nothing of the call
+        raise
     except Rejected as error:
         if error.code not in _OF_THE_TRIAL:
             return Refused(what, error.code, error.reason)

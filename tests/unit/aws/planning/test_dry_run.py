@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from support.aws.fake_services import fake_aws, refusal
 
+from spotelastic.aws.base.clients import SignedOut
 from spotelastic.aws.planning.dry_run import (
     NO_DEMANDS,
     LaunchRehearsal,
@@ -200,6 +201,11 @@ def test_whatever_ec2_answers_counts(code: str, message: str, advice: str) -> No
     text = told(refused)
     assert f"AWS would refuse to start spot instances of g5.xlarge ({code}: {message}): " in text
     assert advice in text and "--force" in text
+
+
+def test_credentials_that_have_expired_are_no_answer_to_a_launch() -> None:
+    with pytest.raises(SignedOut, match="log in again"):
+        rehearsed(Ec2({"run_instances": "The security token is expired"}, code="ExpiredToken"))
 
 
 @pytest.mark.parametrize(
