@@ -204,16 +204,8 @@ def a_move() -> Drawing:
 def an_account() -> Drawing:
     """What a cluster is made of in an account, and what stays."""
     it = Drawing("What spotelastic makes in an AWS account, and what is left after down", 420)
-    it.box(
-        "room",
-        20,
-        130,
-        (150, 90),
-        "Your machine",
-        "up, status, logs,",
-        "down: AWS's APIs",
-        "only, no SSH",
-    )
+    own = "up, status, logs,", "down: AWS's APIs", "only, no SSH"
+    it.box("room", 20, 130, (150, 90), "Your machine", *own)
     it.box("place", 215, 20, (480, 290), "Shared network: a VPC, subnets, routes. Free, stays")
     it.box("place", 235, 55, (440, 235), "The cluster NAME. All of it goes with down")
     for number, zone in enumerate("abc"):

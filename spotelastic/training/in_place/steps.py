@@ -337,7 +337,13 @@ class Steps:
                 yield value.pieces
 
     def _share_by_times(self) -> None:
-        """Deal virtual ranks out by what ranks take for them. Loaders begin anew at the cursor."""
+        """Deal virtual ranks out by what ranks take for them. Loaders begin anew at the cursor.
+
+        Must never happen between two attempts of a rehearsal: the batch that comes again is this
+        rank's share by the former times.
+        """
+        if self.is_rehearsed:
+            return
         for value in self._loop.state.values.values():
             its = value.pieces if isinstance(value, ElasticSampler) else None
             if isinstance(its, Pieces) and its.share_by_times():
