@@ -40,15 +40,19 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+TURNS = 9
+"""Turns of `make soak` that take every test once."""
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """A turn of `make soak` takes a third of the tests: three in a row take all of them. Those that
-    make other choices in each turn are in each.
+    """A turn of `make soak` takes a ninth of the tests, so that three turns take about an hour, and
+    nine in a row take all of them. Those that make other choices in each turn are in each.
     """
     turn = os.environ.get("SOAK_TURN")
     if turn is None:
         return
     rotating = [item for item in items if not item.get_closest_marker("every_turn")]
-    left = {item for at, item in enumerate(rotating) if (at + int(turn)) % 3}
+    left = {item for at, item in enumerate(rotating) if (at + int(turn)) % TURNS}
     config.hook.pytest_deselected(items=[*left])
     items[:] = [item for item in items if item not in left]
 
