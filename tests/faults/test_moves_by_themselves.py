@@ -57,9 +57,16 @@ def gives_nothing(trial: Trial, region: str) -> None:
     """A region's nodes are taken, and it has no others."""
     for zone in "abcd":
         trial.faults.set_capacity(TYPE, f"{region}{zone}", 0)
-    for node in autoscaling.instances(home().in_region(region).aws, NAME, "worker"):
-        if node.state in ALIVE:
+    its = home().in_region(region).aws
+
+    def look() -> bool | None:
+        alive = [m for m in autoscaling.instances(its, NAME, "worker") if m.state in ALIVE]
+        for node in alive:
             trial.faults.kill(node.id)
+        return None if alive else True
+
+    # One that was launched just before shows in its group a moment later.
+    eventually(look, f"no node in {region}")
 
 
 def gives_again(trial: Trial, region: str) -> None:

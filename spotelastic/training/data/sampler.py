@@ -71,8 +71,13 @@ class VirtualRanksSum(Protocol):
 
     loss: torch.Tensor | None
 
-    def bounds(self, leaves: int, ranks: int) -> tuple[int, ...]:
+    def shares(self, leaves: int, ranks: int) -> list[range]:
         """Return which virtual ranks each rank computes."""
+
+    def clip_grad_norm_(
+        self, parameters: Iterable[torch.Tensor] | torch.Tensor, max_norm: float
+    ) -> torch.Tensor:
+        """Scale gradients to a norm of at most `max_norm`. Returns the norm that they had."""
 
     def go_through(self) -> Iterator[Microbatch]:
         """Yield the pieces of this rank. At the end gradients are those of all ranks."""
@@ -171,6 +176,8 @@ class ElasticSampler(Sampler[list[int]]):
         self.virtual_ranks = virtual_ranks
         self.pieces: VirtualRanksSum | None = None
         """What computes and sums them; set by `checkpoint.steps()`."""
+        self._dealt_alone = False
+        """Whether the last batch was dealt out before that was set."""
         self._usable = self.size - self.size % global_batch if drop_last else self.size
         if global_batch < 1 or self._usable < 1:
             raise UsageError(
@@ -218,6 +225,22 @@ class ElasticSampler(Sampler[list[int]]):
             )
         return self.pieces.go_through()
 
+    def clip_grad_norm_(
+        self, parameters: Iterable[torch.Tensor] | torch.Tensor, max_norm: float
+    ) -> torch.Tensor:
+        """Scale gradients so that their 2-norm is at most `max_norm`. Returns the norm before.
+
+        As `torch.nn.utils.clip_grad_norm_`, but the norm of a sharded model's gradients is the
+        same, bit for bit, on any number of ranks. With virtual ranks only, once
+        `microbatches()` has come to its end.
+        """
+        if self.pieces is None:
+            raise UsageError(
+                "clip_grad_norm_() of the sampler is for virtual ranks: without them use "
+                "torch.nn.utils.clip_grad_norm_"
+            )
+        return self.pieces.clip_grad_norm_(parameters, max_norm)
+
     def __len__(self) -> int:
         """Return the number of steps of a whole epoch."""
         return (self._usable + self.global_batch - 1) // self.global_batch
@@ -257,10 +280,13 @@ class ElasticSampler(Sampler[list[int]]):
             own = np.arange(start + rank, end, world_size)
         else:
             leaves = min(self.virtual_ranks, end - start)
-            deal = sum_tree.cuts if self.pieces is None else self.pieces.bounds
-            bounds = deal(leaves, world_size)
-            first, last = (end - start) * bounds[rank], (end - start) * bounds[rank + 1]
-            own = np.arange(start + first // leaves, start + last // leaves)
+            self._dealt_alone = self.pieces is None
+            if self.pieces is None:
+                every = sum_tree.shares(sum_tree.cuts(leaves, world_size))
+            else:
+                every = self.pieces.shares(leaves, world_size)
+            its = (sum_tree.rows(leaf, leaves, end - start) for leaf in every[rank])
+            own = np.array([start + row for rows in its for row in rows], dtype=np.int64)
         return own if own.size else np.asarray([start])
 
     def advance(self) -> None:
@@ -318,6 +344,11 @@ class ElasticSampler(Sampler[list[int]]):
 def place_of(sampler: ElasticSampler) -> tuple[int, int]:
     """Return this rank's number, and the number of ranks, among which it deals out batches."""
     return _place(*(given() if callable(given) else given for given in sampler._place))
+
+
+def was_dealt_alone(sampler: ElasticSampler) -> bool:
+    """Return whether the last batch was dealt out before it was known what is trained."""
+    return sampler._dealt_alone
 
 
 def names_ranks(sampler: ElasticSampler) -> bool:

@@ -8,7 +8,7 @@ in their order, the parts of all ranks give the sum of the tree, whatever the ra
 import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -55,10 +55,10 @@ class SumTree(Generic[T]):
         return values[0]
 
 
-def parts_of(first: int, end: int) -> list[tuple[int, int]]:
+def parts_of(leaves: Iterable[int]) -> list[tuple[int, int]]:
     """Return level and number of the parts of a rank that has these leaves."""
     tree = SumTree[None](lambda _, __: None)
-    for leaf in range(first, end):
+    for leaf in leaves:
         tree.put(leaf, None)
     return tree.places
 
@@ -109,7 +109,7 @@ def _most(leaves: int, times: Sequence[float]) -> list[int]:
 
 @functools.lru_cache(maxsize=65536)
 def _count(first: int, end: int) -> int:
-    return len(parts_of(first, end))
+    return len(parts_of(range(first, end)))
 
 
 def rows(leaf: int, leaves: int, size: int) -> range:
@@ -120,3 +120,8 @@ def rows(leaf: int, leaves: int, size: int) -> range:
 def shares(bounds: Sequence[int]) -> list[range]:
     """Return each rank's leaves."""
     return [range(first, end) for first, end in itertools.pairwise(bounds)]
+
+
+def turns(leaves: int, ranks: int) -> list[range]:
+    """Return each rank's leaves where all ranks compute neighbours at the same time."""
+    return [range(rank, leaves, ranks) for rank in range(ranks)]

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from spotelastic import torch_names
 from spotelastic.errors import UsageError
-from spotelastic.training.data.sum_tree import SumTree, parts_of, shares
+from spotelastic.training.data.sum_tree import SumTree, parts_of
 
 BUCKET = 25 << 20
 """Bytes of a bucket, as DistributedDataParallel has them."""
@@ -37,10 +37,10 @@ class Bucket:
         self._flags = like[0].new_zeros(0)
         self.begin(())
 
-    def begin(self, bounds: Sequence[int]) -> None:
+    def begin(self, shares: Sequence[range]) -> None:
         """Forget what was put in; ranks have these shares of the virtual ranks."""
         self._tree = SumTree[Values](_add)
-        self._layout = [parts_of(each.start, each.stop) for each in shares(bounds)]
+        self._layout = [parts_of(each) for each in shares]
         self._work: Any = None
         self._incoming = self._flags
         self.is_sent = False
@@ -72,12 +72,12 @@ class Bucket:
         if len(self._layout) == 1:
             return
         self._work.wait()
-        length, at = self._slice(len(self._layout)), 0
+        length = self._slice(len(self._layout))
+        places = [each for of_rank in self._layout for each in of_rank]
+        arrived = zip(places, torch.split(self._incoming, length), strict=True)
         tree = SumTree[Tensor](Tensor.add_)
-        for places in self._layout:
-            for level, number in places:
-                tree.put(number, self._incoming[at : at + length], level)
-                at += length
+        for (level, number), values in sorted(arrived, key=lambda each: each[0][1] << each[0][0]):
+            tree.put(number, values, level)
         self._incoming = self.like[0].new_empty(length * len(self._layout))
         gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
         self._work = gather(self._incoming, tree.total().contiguous(), async_op=True)
@@ -129,12 +129,12 @@ class Exchange:
         self._at = 0
         """Number of the bucket to send next."""
 
-    def begin(self, bounds: Sequence[int]) -> None:
+    def begin(self, shares: Sequence[range]) -> None:
         """Begin with no value. Gradients are taken from the parameters."""
         self.end()
         self._at = 0
         for bucket, _ in (*self._of_parameters, *self._of_others):
-            bucket.begin(bounds)
+            bucket.begin(shares)
         self._before = [self._take(parameter) for parameter in self.parameters]
 
     def put(self, leaf: int) -> None:

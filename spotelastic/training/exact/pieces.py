@@ -6,13 +6,14 @@ order of the virtual ranks; so parameters do not depend on how many ranks there 
 bit, where kernels do not.
 """
 
+import itertools
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -22,10 +23,13 @@ from torch.nn.parallel import DistributedDataParallel
 from spotelastic import torch_names
 from spotelastic.errors import UsageError
 from spotelastic.training.data import randomness
-from spotelastic.training.data.sampler import ElasticSampler, Microbatch, place_of
-from spotelastic.training.data.sum_tree import cuts, rows, shares, takes
+from spotelastic.training.data.sampler import ElasticSampler, Microbatch, place_of, was_dealt_alone
+from spotelastic.training.data.sum_tree import cuts, rows, shares, takes, turns
 from spotelastic.training.exact.batch_norm import BatchNorms
 from spotelastic.training.exact.exchange import Exchange, Values
+
+if TYPE_CHECKING:
+    from spotelastic.training.exact.sharded import ShardedSums
 
 MEASURED_EVERY = 25
 """Steps from one that is measured to the next."""
@@ -59,6 +63,7 @@ class Pieces:
         self._sampler = sampler
         self._trained = trained
         self._exchange: Exchange | None = None
+        self._sharded: ShardedSums | None = None
         self._norms = BatchNorms([])
         self._like: list[Tensor] = []
         self._of: Any = None
@@ -77,8 +82,16 @@ class Pieces:
         self.are_summed, self._passes, self.loss = False, 0, None
         self._measures = step % MEASURED_EVERY == 0
 
-    def bounds(self, leaves: int, ranks: int) -> tuple[int, ...]:
-        """Return which virtual ranks each rank computes."""
+    def shares(self, leaves: int, ranks: int) -> list[range]:
+        """Return which virtual ranks each rank computes.
+
+        Ranks that share parameters compute at the same time, whatever each takes.
+        """
+        if _are_sharded(self._trained().parameters):
+            return turns(leaves, ranks)
+        return shares(self._bounds(leaves, ranks))
+
+    def _bounds(self, leaves: int, ranks: int) -> tuple[int, ...]:
         return cuts(leaves, ranks, self._times if len(self._times) == ranks else ())
 
     def forget_times(self) -> None:
@@ -95,7 +108,7 @@ class Pieces:
             return False
         times = tuple(map(statistics.mean, zip(*self._measured, strict=True)))
         leaves, ranks = self._sampler.virtual_ranks or 1, len(times)
-        now, new = self.bounds(leaves, ranks), cuts(leaves, ranks, times)
+        now, new = self._bounds(leaves, ranks), cuts(leaves, ranks, times)
         gains = [takes(now, each) / takes(new, each) for each in self._measured]
         del self._measured[0]
         if min(gains) < WORTH:
@@ -112,6 +125,15 @@ class Pieces:
                 "that loop at its end only"
             )
 
+    def clip_grad_norm_(self, parameters: Iterable[Tensor] | Tensor, max_norm: float) -> Tensor:
+        """Scale gradients to a norm of at most `max_norm`. Returns the norm that they had."""
+        from spotelastic.training.exact.sharded import clip_grad_norm_
+
+        found = clip_grad_norm_(parameters, max_norm)
+        if self._sharded is not None:
+            self._sharded.note_clipped()
+        return found
+
     def go_through(self) -> Iterator[Microbatch]:
         """Yield the virtual ranks of this rank. At the end gradients are those of all ranks."""
         self.are_summed, self.loss = False, None
@@ -120,41 +142,58 @@ class Pieces:
         exchange = self._look(trained)
         try:
             with _without_exchange(trained.wrappers):
-                yield from self._each(exchange)
+                yield from self._each(exchange, self._sharded)
         finally:
             exchange.end()
             randomness.apply(held)
 
-    def _each(self, exchange: Exchange) -> Iterator[Microbatch]:
+    def _each(self, exchange: Exchange, sharded: "ShardedSums | None") -> Iterator[Microbatch]:
         rank, world = place_of(self._sampler)
         size, norms, others = self._sampler.batch, self._norms, list[tuple[int, Values]]()
         leaves = min(self._sampler.virtual_ranks or 1, size)
-        bounds = self.bounds(leaves, world)
-        own = range(bounds[rank], bounds[rank + 1])
+        every = self.shares(leaves, world)
+        own = every[rank]
+        turns_ = [*own, *itertools.repeat(None, len(every[0]) - len(own) if sharded else not own)]
         seed = f"{self._sampler.epoch}/{self._sampler.consumed}/{self._passes}"
-        exchange.begin(bounds)
+        exchange.begin(every)
         norms.begin()
-        for leaf in own:
-            its, first = rows(leaf, leaves, size), rows(own.start, leaves, size).start
-            weight, last = len(its) / size, leaf == own[-1]
-            piece = Microbatch(slice(its.start - first, its.stop - first), weight, last)
-            randomness.derive(self._sampler.seed, seed, leaf, often=True)
-            norms.put_back()
-            if last:
-                exchange.send_as_they_come(leaf)
-            begun = self._now()
-            yield piece
-            took = self._now() - begun
-            if not last:
-                exchange.put(leaf)
-            others.append((leaf, [*self._seen(piece, leaf, took), *norms.changes(weight)]))
-        if not own:
-            yield Microbatch(slice(0, 1), 0.0, True)  # DDP's first forward pass meets the others
-        self.loss, took_all, *changes = exchange.finish(own[-1] if own else None, others)
+        if sharded:
+            sharded.begin()
+        at = 0
+        for turn, leaf in enumerate(turns_):
+            is_last = turn == len(turns_) - 1
+            if sharded:
+                first = turn * world
+                sharded.begin_pass(range(first, min(first + world, leaves)), is_last)
+            if leaf is None:  # it meets the others, in DDP's first forward pass or in FSDP's
+                yield Microbatch(slice(0, 1), 0.0, True)
+            else:
+                its = rows(leaf, leaves, size)
+                piece = Microbatch(
+                    slice(at, at + len(its)), len(its) / size, is_last or sharded is not None
+                )
+                at += len(its)
+                randomness.derive(self._sampler.seed, seed, leaf, often=True)
+                norms.put_back()
+                if is_last:
+                    exchange.send_as_they_come(leaf)
+                begun = self._now()
+                yield piece
+                took = self._now() - begun
+                if not is_last:
+                    exchange.put(leaf)
+                others.append(
+                    (leaf, [*self._seen(piece, leaf, took), *norms.changes(piece.weight)])
+                )
+            if sharded:
+                sharded.end_pass(is_last)
+        self.loss, took_all, *changes = exchange.finish(turns_[-1], others)
         norms.finish(changes)
-        if self._measures and took_all is not None and world > 1 and all(shares(bounds)):
+        if sharded:
+            sharded.finish()
+        elif self._measures and took_all is not None and world > 1 and all(every):
             each = took_all.tolist()
-            taken = (statistics.median(each[its.start : its.stop]) for its in shares(bounds))
+            taken = (statistics.median(each[its.start : its.stop]) for its in every)
             self._measured.append(tuple(max(one, 1e-6) for one in taken))
         self.are_summed = True
 
@@ -178,16 +217,34 @@ class Pieces:
         parameters = trained.parameters
         of = [id(each) for each in (*trained.modules, *parameters)]
         if self._exchange is None or self._of != of:
-            if any(isinstance(each, DTensor) for each in parameters):
-                raise UsageError("virtual_ranks: a model is sharded: this is for replicated models")
             if not parameters:
                 raise UsageError("virtual_ranks: the state has no parameters that are trained")
+            self._sharded = self._sums_of_shards(trained, parameters)
             self._norms = BatchNorms(trained.modules)
             zeros = torch.zeros((self._sampler.virtual_ranks or 1) + 1, device=parameters[0].device)
             self._like = [zeros[:1], zeros[1:]]
-            self._exchange = Exchange(parameters, [*self._like, *self._norms.like])
+            whole = [each for each in parameters if not isinstance(each, DTensor)]
+            self._exchange = Exchange(whole, [*self._like, *self._norms.like])
             self._of = of
         return self._exchange
+
+    def _sums_of_shards(
+        self, trained: Trained, parameters: Sequence[Tensor]
+    ) -> "ShardedSums | None":
+        if not _are_sharded(parameters):
+            return None
+        from spotelastic.training.exact import sharded  # importing FSDP takes most of a second
+
+        if was_dealt_alone(self._sampler):
+            raise UsageError(
+                "virtual_ranks: a batch of a sharded model was taken from the loader before "
+                "checkpoint.steps() began: take batches in its loop"
+            )
+        return sharded.ShardedSums(trained.modules, trained.optimizers, parameters)
+
+
+def _are_sharded(parameters: Iterable[Tensor]) -> bool:
+    return any(isinstance(each, DTensor) for each in parameters)
 
 
 @contextmanager

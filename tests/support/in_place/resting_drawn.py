@@ -24,7 +24,7 @@ from support.saving.daemons_and_workers import cluster
 from support.training import loop_kinds
 from support.training.loop_kinds import Plain
 from support.training.open_checkpointer import wait_for_slots
-from support.training.virtual_loops import Virtual, Wrapped
+from support.training.virtual_loops import Sharded, Virtual, Wrapped
 from torch.distributed import TCPStore
 
 import spotelastic as se
@@ -32,8 +32,8 @@ from spotelastic.training import checkpointer  # noqa: F401  # once for all work
 from spotelastic.training.in_place import watching
 from spotelastic.training.runtime.rehearsal_record import RehearsalRecord
 
-STEPS, QUIET = 60, 52
-"""Steps that are made, and the one after which nothing happens to workers any more."""
+STEPS, QUIET = 60, 8
+"""Steps that are made, and so many at the end in which nothing happens to workers any more."""
 RANKS, KILLED = 4, 2
 OFTEN = 3
 """Steps from one rehearsal to the next."""
@@ -51,7 +51,7 @@ BETWEEN = 0.05
 """Seconds between two attempts of a rehearsal, at most: much may happen to workers there."""
 SEEDS = range(200)
 """Of which the tests take a few."""
-VIRTUAL = (Virtual, Wrapped)
+VIRTUAL = (Virtual, Wrapped, Sharded)
 """Kinds with virtual ranks, whose parameters are the same to the last bit."""
 
 
@@ -63,9 +63,10 @@ def script(make: type[Plain | Virtual], seed: int) -> Script:
         watching.watch()
         dist.init_process_group("gloo")
         kind = make()
-        with se.Checkpointer(kind.state, rehearse=True) as checkpoint:
+        build = getattr(kind, "build", None)
+        with se.Checkpointer(kind.state, build=build, rehearse=True) as checkpoint:
             kind.checkpoint = checkpoint
-            for step in checkpoint.steps(STEPS):
+            for step in checkpoint.steps(steps_of(make)):
                 with step:
                     step.loss = kind.block(step.number)
                 if step.finished:
@@ -77,6 +78,10 @@ def script(make: type[Plain | Virtual], seed: int) -> Script:
             os._exit(0)
 
     return train
+
+
+def steps_of(make: type[Plain | Virtual]) -> int:
+    return STEPS // 2 if make is Sharded else STEPS  # a step of it exchanges all, piece by piece
 
 
 def rehearse_often() -> None:
@@ -104,9 +109,10 @@ def alone(_: int, tell: Callable[[Any], None]) -> None:
 class Moments:
     """What happens to workers, and when."""
 
-    def __init__(self, seed: int, daemon: Committed) -> None:
+    def __init__(self, seed: int, daemon: Committed, quiet: int) -> None:
         self._draw = random.Random(seed)
         self._daemon = daemon
+        self._quiet = quiet
         self._killed = 0
         self._next = self._others = 0.0
         self._left = MOST
@@ -142,7 +148,7 @@ class Moments:
 
     def _is_over(self, agent: Agent) -> bool:
         return not self._left or any(
-            isinstance(told, dict) or told[0] >= QUIET
+            isinstance(told, dict) or told[0] >= self._quiet
             for worker in agent.workers
             for told in worker.told[-1:]
         )
@@ -191,7 +197,7 @@ def drawn(
         plan = Plan(
             begins=daemon.begins,
             restores_from=daemon.source,
-            looks=Moments(seed, daemon).looks if happens else None,
+            looks=Moments(seed, daemon, steps_of(make) - QUIET).looks if happens else None,
             node=node.name,
         )
         agent = run(ranks, script(make, seed), folder / "drawn", plan, str(node.socket))

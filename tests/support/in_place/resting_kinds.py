@@ -28,6 +28,7 @@ from support.training import loop_kinds
 from support.training.loop_kinds import Plain
 from support.training.open_checkpointer import wait_for_slots
 from torch.distributed import TCPStore
+from torch.distributed.tensor import DTensor
 
 import spotelastic as se
 from spotelastic.training import checkpointer  # noqa: F401  # once for all workers
@@ -49,7 +50,9 @@ ASKED_AFTER = {loop_kinds.Plain: (1, 2, 3), loop_kinds.ReducedBefore: (1, 2, 3, 
 
 def parameters(kind: Any) -> list[float]:
     modules = [value for value in kind.state.values() if isinstance(value, torch.nn.Module)]
-    return [x for each in modules for p in each.parameters() for x in p.detach().view(-1).tolist()]
+    found = [parameter for each in modules for parameter in each.parameters()]
+    whole = [each.full_tensor() if isinstance(each, DTensor) else each for each in found]
+    return [x for each in whole for x in each.detach().view(-1).tolist()]
 
 
 def script(

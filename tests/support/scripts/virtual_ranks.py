@@ -12,7 +12,8 @@ import spotelastic as se
 
 def train(rank: int, world: int, name: str, folder: str) -> None:
     kind = {**KINDS, "Throttled": Throttled}[name]()
-    with se.Checkpointer(kind.state, storage=f"{folder}/{name}-{world}") as checkpoint:
+    storage = f"{folder}/{name}-{world}"
+    with se.Checkpointer(kind.state, storage=storage, build=kind.build) as checkpoint:
         kind.checkpoint = checkpoint
         losses = ""
         for step in checkpoint.steps(kind.steps):

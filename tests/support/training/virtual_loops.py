@@ -8,13 +8,15 @@ import hashlib
 import os
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
@@ -64,6 +66,10 @@ def loss_of(model: nn.Module, words: Tensor) -> Tensor:
     return nn.functional.cross_entropy(found.flatten(0, 1), words[:, 1:].flatten())
 
 
+def _whole(tensor: Tensor) -> Tensor:
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
 class Virtual:
     """A model without a wrapper, and two workers of the loader."""
 
@@ -83,6 +89,7 @@ class Virtual:
             "optimizer": self.optimizer,
             "data": self.sampler,
         }
+        self.build: Callable[[], dict[str, Any]] | None = None
         self.checkpoint: Any = None
         self.batches: Iterator[Tensor] | None = None
 
@@ -121,10 +128,10 @@ class Virtual:
         found = hashlib.sha256()
         inner = getattr(self.model, "module", self.model)
         for tensor in inner.state_dict().values():
-            found.update(tensor.numpy().tobytes())
+            found.update(_whole(tensor).numpy().tobytes())
         for moments in self.optimizer.state_dict()["state"].values():
             for value in moments.values():
-                found.update(torch.as_tensor(value).numpy().tobytes())
+                found.update(_whole(torch.as_tensor(value)).numpy().tobytes())
         return found.hexdigest()[:16]
 
 
@@ -176,6 +183,32 @@ class Twice(Virtual):
         return self.sampler.loss
 
 
+class Sharded(Virtual):
+    """By FSDP2, with a layer that some pieces leave out, and gradients that are there already."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state = {"data": self.sampler}
+        self.build = self.shard
+
+    def shard(self) -> dict[str, Any]:
+        model = Net()
+        fully_shard([model.layer, model.norm])
+        self.model = fully_shard(model)
+        self.optimizer = torch.optim.AdamW(model.parameters(), 1e-2, foreach=False)
+        return {"model": self.model, "optimizer": self.optimizer}
+
+    def block(self, number: int) -> Any:
+        words = self.batch()
+        self.optimizer.zero_grad()
+        self.backward(words)
+        if number == 3:
+            self.backward(words)
+        self.sampler.clip_grad_norm_(self.model.parameters(), 0.5)
+        self.optimizer.step()
+        return self.sampler.loss
+
+
 class Throttled(Wrapped):
     """Ranks are the slower the higher their numbers are, as on unlike GPUs."""
 
@@ -187,4 +220,4 @@ class Throttled(Wrapped):
         return loss
 
 
-KINDS = {kind.__name__: kind for kind in (Virtual, Wrapped, WrappedWithoutNoSync, Twice)}
+KINDS = {kind.__name__: kind for kind in (Virtual, Wrapped, WrappedWithoutNoSync, Twice, Sharded)}

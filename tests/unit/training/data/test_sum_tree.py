@@ -68,7 +68,7 @@ def test_shares_of_unlike_ranks_are_as_even_as_leaves_allow(
 @pytest.mark.parametrize(("leaves", "ranks"), [(7, 3), (8, 3), (9, 2), (11, 4), (12, 5)])
 def test_cuts_have_the_fewest_parts(leaves: int, ranks: int) -> None:
     def parts(bounds: tuple[int, ...]) -> int:
-        return sum(len(parts_of(own.start, own.stop)) for own in shares(bounds))
+        return sum(len(parts_of(own)) for own in shares(bounds))
 
     most = -(-leaves // ranks)
     every = ((0, *inner, leaves) for inner in itertools.combinations(range(1, leaves), ranks - 1))
