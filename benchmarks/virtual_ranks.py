@@ -1,7 +1,8 @@
-"""Benchmarks virtual ranks: what a step takes with them and under plain DDP, and the bytes sent.
+"""Benchmarks virtual ranks: what a step takes with them, and under plain DDP and FSDP2, and the
+bytes sent.
 
-Four ranks on this machine train the same model in both ways, in turn. Plain DDP accumulates as many
-microbatches as there are virtual ranks for each rank.
+Four ranks on this machine train the same model in all ways, in turn. DDP and FSDP2 accumulate as
+many microbatches as there are virtual ranks for each rank. FSDP2 exchanges gradients in each.
 """
 
 import argparse
@@ -18,6 +19,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import spotelastic as se
@@ -44,13 +46,21 @@ class Net(nn.Module):
         return nn.functional.cross_entropy(found.flatten(0, 1), words[:, 1:].flatten())
 
 
+def sharded(width: int, layers: int) -> Any:
+    model = Net(width, layers)
+    for layer in model.layers.layers:
+        fully_shard(layer)
+    return fully_shard(model)
+
+
 def plain(ddp: Any, words: Tensor, pieces: int) -> Callable[[], None]:
     optimizer = torch.optim.AdamW(ddp.parameters(), 1e-3)
 
     def step() -> None:
         optimizer.zero_grad()
         for number in range(pieces):
-            with nullcontext() if number == pieces - 1 else ddp.no_sync():
+            waits = isinstance(ddp, DistributedDataParallel) and number < pieces - 1
+            with ddp.no_sync() if waits else nullcontext():
                 (ddp(words[number * ROWS : (number + 1) * ROWS]) / pieces).backward()
         optimizer.step()
 
@@ -61,7 +71,8 @@ def exact(ddp: Any, words: Tensor, virtual_ranks: int) -> Callable[[], None]:
     optimizer = torch.optim.AdamW(ddp.parameters(), 1e-3)
     batch = ROWS * virtual_ranks
     sampler = se.ElasticSampler(batch, batch, virtual_ranks=virtual_ranks)
-    sampler.pieces = Pieces(sampler, lambda: Trained([ddp], [optimizer], [ddp]))
+    wrappers = [ddp] if isinstance(ddp, DistributedDataParallel) else []
+    sampler.pieces = Pieces(sampler, lambda: Trained([ddp], [optimizer], wrappers))
 
     def step() -> None:
         optimizer.zero_grad()
@@ -83,6 +94,8 @@ def work(rank: int, world: int, virtual_ranks: int, steps: int, folder: str) -> 
         ways = {
             "plain": plain(DistributedDataParallel(Net(width, layers)), words, mine),
             "exact": exact(DistributedDataParallel(Net(width, layers)), words, virtual_ranks),
+            "plain FSDP2": plain(sharded(width, layers), words, mine),
+            "exact FSDP2": exact(sharded(width, layers), words, virtual_ranks),
         }
         taken: dict[str, list[float]] = {way: [] for way in ways}
         for number in range(steps):
@@ -93,12 +106,15 @@ def work(rank: int, world: int, virtual_ranks: int, steps: int, folder: str) -> 
                 if number > 1:  # buckets are rebuilt, and moments made
                     taken[way].append(time.perf_counter() - begun)
         if rank == 0:
-            plainly, exactly = (statistics.median(taken[way]) for way in ("plain", "exact"))
-            print(
-                f"{name} parameters: {plainly * 1e3:.1f} ms a step under DDP, "
-                f"{exactly * 1e3:.1f} ms with virtual ranks: {exactly / plainly - 1:+.1%}",
-                flush=True,
-            )
+            for wrapper, way in (("DDP", ""), ("FSDP2", " FSDP2")):
+                plainly, exactly = (
+                    statistics.median(taken[how + way]) for how in ("plain", "exact")
+                )
+                print(
+                    f"{name} parameters: {plainly * 1e3:.1f} ms a step under {wrapper}, "
+                    f"{exactly * 1e3:.1f} ms with virtual ranks: {exactly / plainly - 1:+.1%}",
+                    flush=True,
+                )
     dist.destroy_process_group()
 
 
@@ -110,7 +126,7 @@ def main() -> None:
     options = parser.parse_args()
     virtual_ranks = options.virtual_ranks
     for ranks in range(2, 9):
-        parts = [len(parts_of(own.start, own.stop)) for own in shares(cuts(virtual_ranks, ranks))]
+        parts = [len(parts_of(own)) for own in shares(cuts(virtual_ranks, ranks))]
         sent = (sum(parts) / ranks + 1) / 2
         print(f"{ranks} ranks send {sent:.2f} times what a ring sends")
     os.environ["OMP_NUM_THREADS"] = "1"
