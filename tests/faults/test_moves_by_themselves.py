@@ -33,6 +33,8 @@ pytestmark = [pytest.mark.soak, pytest.mark.timeout(600)]
 EAST, WEST = "us-east-1", "us-west-2"
 SETTINGS = Settings(1, 2, workers=1, **SAVES)
 PATIENCE = 15.0
+ZONES = "abcdef"
+"""Letters of all zones of a region. What the nodes leave is tried in another one first."""
 
 
 def home() -> CloudTarget:
@@ -55,7 +57,7 @@ def moving_job(folder: Path, **variables: str) -> Iterator[Trial]:
 
 def gives_nothing(trial: Trial, region: str) -> None:
     """A region's nodes are taken, and it has no others."""
-    for zone in "abcd":
+    for zone in ZONES:
         trial.faults.set_capacity(TYPE, f"{region}{zone}", 0)
     its = home().in_region(region).aws
 
@@ -70,7 +72,7 @@ def gives_nothing(trial: Trial, region: str) -> None:
 
 
 def gives_again(trial: Trial, region: str) -> None:
-    for zone in "abcd":
+    for zone in ZONES:
         trial.faults.set_capacity(TYPE, f"{region}{zone}", 4)
 
 

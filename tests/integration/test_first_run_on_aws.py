@@ -1,6 +1,7 @@
 """The checks of a first run on AWS, as far as the emulated account can be asked."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -85,6 +86,7 @@ def test_the_stages_cost_nothing_unless_they_are_asked_for() -> None:
     told = subprocess.run(
         [sys.executable, "-m", "pytest", "-m", "aws", "-n", "0", "-q", "-rs", "tests/aws"],
         cwd=ROOT,
+        env={name: value for name, value in os.environ.items() if name != "SOAK_TURN"},
         capture_output=True,
         text=True,
         check=True,

@@ -225,6 +225,7 @@ def test_the_table_says_what_was_done(
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(900)
 @MANY
 @given(*STORY)
 def test_the_table_says_what_was_done_hundreds_of_times(
