@@ -9,7 +9,7 @@ from spotelastic_checkpoints import addresses
 
 from spotelastic.agent.config import AgentConfig
 from spotelastic.agent.workers.entries import modules_folder
-from spotelastic.model.in_place import FIRST, REHEARSE
+from spotelastic.model.in_place import CUBLAS, EXACT, FIRST, REHEARSE
 from spotelastic.model.job import Settings
 from spotelastic.model.protocol import PROTOCOL
 from spotelastic.model.round import Member, Round
@@ -91,10 +91,12 @@ def worker(
         "SPOTELASTIC_RESUME": msgspec.json.encode(round_.resume).decode(),
         "SPOTELASTIC_MEASURE_EVERY": settings.slow_after / MEASUREMENTS,
         REHEARSE: asked.get(REHEARSE) or settings.rehearse.replace(FIRST, "auto"),
+        EXACT: "1" if settings.exact else "",
     }
     network = between_zones(round_.zones, efa=config.efa) | timing(
         {**shared, **config.env}, settings
     )
+    network |= dict([CUBLAS]) if settings.exact else {}
     return {**network, **shared, **asked, **{name: str(value) for name, value in ours.items()}}
 
 

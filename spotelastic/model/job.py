@@ -73,6 +73,8 @@ class Settings:
     """Whether a run makes some steps again, to see whether they come back as they were: auto, off,
     or strict.
     """
+    exact: bool = False
+    """Whether the run is to have the same bits on any nodes."""
 
     def difference(self, other: "Settings") -> str | None:
         """Return the first flag in which two nodes of a run differ, naming both sides, or None.
@@ -99,6 +101,7 @@ class Settings:
             "--output": ", ".join(self.outputs) or "not given",
             "--replicate": self.replicate,
             "--rehearse": self.rehearse,
+            "--exact": "given" if self.exact else "not given",
             "--exit-barrier-timeout": f"{self.exit_barrier:g}",
             "lease": f"{self.lease:g} s",
             "quiet": f"{self.quiet:g} s",

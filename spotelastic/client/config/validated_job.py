@@ -244,6 +244,7 @@ def _settings(config: JobConfig, bought: Capacity) -> Settings:
         outputs=validation.outputs(config.output, Path.cwd()),
         replicate=validation.replication(config.replicate),
         rehearse=config.rehearse,
+        exact=config.exact,
         replace_slow=config.replace_slow,
     )
     fitted = cloud.fitted(settings)
