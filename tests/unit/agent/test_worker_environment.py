@@ -90,6 +90,19 @@ def test_a_worker_rehearses_as_all_nodes_are_told_not_as_its_nodes_environment_s
     assert env_of(dataclasses.replace(CONFIG, settings=settings))[name] == "strict"
 
 
+def test_a_worker_of_an_exact_run_is_told_so_and_has_what_products_on_gpus_need() -> None:
+    names = "SPOTELASTIC_EXACT", "CUBLAS_WORKSPACE_CONFIG"
+    exact = dataclasses.replace(CONFIG, settings=Settings(2, 2, workers=2, exact=True))
+
+    def found(config: AgentConfig, environ: dict[str, str]) -> list[str | None]:
+        env = env_of(config, environ)
+        return [env.get(name) for name in names]
+
+    assert found(CONFIG, {names[0]: "1"}) == ["", None]
+    assert found(exact, {}) == ["1", ":4096:8"]
+    assert found(exact, {names[1]: ":16:8"}) == ["1", ":16:8"]
+
+
 def test_a_worker_gets_every_variable_of_torchrun() -> None:
     env = env_of(dataclasses.replace(CONFIG, role="trainer"), {"KEPT": "yes"})
     expected = {
