@@ -136,6 +136,7 @@ class AgentExecutor:
             spot=self.config.spot,
             node_rank=self.config.node_rank,
             type=self.config.type,
+            efa=self.config.efa,
             prepares=action.prepares,
         )
         settings = self.config.settings

@@ -17,6 +17,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -199,6 +200,7 @@ def _agent_config(
     from spotelastic.redaction import redactor
 
     blot, born = redactor(found.secrets), log_group.born(spec.born_at)
+    workers = spec.workers_by_type.get(me.type, spec.settings.workers)
     has_efa = bool(container.efa(list(container.DEVICES.glob("*"))))
     return AgentConfig(
         run=spec.run,
@@ -206,7 +208,7 @@ def _agent_config(
         node=me.instance,
         address=me.address,
         zone=me.zone,
-        settings=spec.settings,
+        settings=replace(spec.settings, workers=workers),
         command=(spec.script, *spec.args),
         workdir=workdir,
         state=home() / "agent",
@@ -219,7 +221,11 @@ def _agent_config(
         spot=me.spot,
         type=me.type,
         health=health_checks_of(
-            hardware.of_this_instance(), spec.gpus, found.env, home(), efa=has_efa
+            hardware.of_this_instance(),
+            spec.gpus and spec.workers_by_type.get(me.type, spec.gpus),
+            found.env,
+            home(),
+            efa=has_efa,
         ),
         efa=has_efa,
         code=spec.settings.code,

@@ -130,6 +130,8 @@ class ZoneOffer:
     """The zone's id, which is the same for all accounts, unlike its name."""
     usd: float = 0.0
     """US dollars an hour for a node of the cheapest type there; 0 if not known."""
+    useful_usd: float = 0.0
+    """The same for as many steps as a node of the job's first type makes; 0: types are alike."""
     score: int = 0
     """Placement score, 1 to 10: how likely all nodes are launched; 0 if not known."""
     elsewhere: float = 0.0
@@ -139,12 +141,13 @@ class ZoneOffer:
 
     @property
     def cost(self) -> float:
-        """Expected US dollars an hour of a node there.
+        """Expected US dollars an hour of a node there; of unlike ones, by what they compute.
 
         Half the likelihood must come at half the price. Without any score all zones are equally
         likely.
         """
-        return self.usd / (self.score or 10) * 10 + self.elsewhere * self.exchanged * TRAFFIC_USD
+        usd = self.useful_usd or self.usd
+        return usd / (self.score or 10) * 10 + self.elsewhere * self.exchanged * TRAFFIC_USD
 
 
 def ranked(zones: Iterable[ZoneOffer]) -> tuple[ZoneOffer, ...]:

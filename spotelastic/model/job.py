@@ -363,6 +363,10 @@ class JobSpec:
     demands: AccountDemands = AccountDemands()
     folder: str = ""
     """The folder in which `up` was run; empty: not known."""
+    virtual_ranks: bool = False
+    """Whether the script deals each batch out in virtual ranks, as far as its text tells."""
+    workers_by_type: Mapping[str, int] = field(default_factory=dict)
+    """Workers of a node by its type, where these differ and the user does not say how many."""
     gpus: int = 0
     """How many GPUs each worker node has, by its type; 0: none, or not known."""
     protocol: ProtocolVersion = PROTOCOL
@@ -377,6 +381,13 @@ class JobSpec:
     """Versions, by name, of the receivers of notifications, whose URLs are secret."""
     regions: Regions | None = None
     """Where the job moves by itself; None: nowhere."""
+
+    @property
+    def mixes(self) -> bool:
+        """Whether nodes may be of unlike types: each computes as many virtual ranks as it can. With
+        `--exact` their kernels have to be the same.
+        """
+        return self.virtual_ranks and not self.settings.exact
 
     @property
     def release(self) -> str:

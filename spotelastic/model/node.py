@@ -75,6 +75,8 @@ class Node:
     """The group rank that the node asks for (rank policy "pinned"); unique among live nodes."""
     type: str = ""
     """The instance type; empty: not known. Nodes of unlike types are not equally fast."""
+    efa: bool | None = None
+    """Whether its workers reach those of other nodes through EFA; None: not known."""
     prepares: bool = False
     """Whether its workers still prepare beside the round that trains. It counts as arrived after
     that, unless the round needs it.

@@ -1,4 +1,4 @@
-"""`spotelastic run --exact`: what is set, what is refused, and the fingerprint of what was trained."""
+"""`spotelastic run --exact`: what is set and refused, and the fingerprint of what was trained."""
 
 import os
 import re

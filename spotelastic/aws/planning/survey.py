@@ -4,13 +4,13 @@ Nothing is changed. A job that cannot be met raises; one that can be met in part
 `Survey.warnings`.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from spotelastic.aws.base import partitions
 from spotelastic.aws.base.clients import DENIED, Aws, Rejected
 from spotelastic.aws.base.names import SHARED_NETWORK, members_of
-from spotelastic.aws.compute import instance_types, offers, quotas
+from spotelastic.aws.compute import instance_types, offers, quotas, speeds
 from spotelastic.aws.compute.estimate import Estimate, Line, estimate
 from spotelastic.aws.compute.images import find_root_disk, find_workers_image
 from spotelastic.aws.compute.instance_types import InstanceType
@@ -71,6 +71,10 @@ class Survey:
     """The zones, best first, if workers are packed into one of them."""
     prices_of: str = ""
     """Date of the on-demand prices."""
+    speeds: Mapping[str, float] = field(default_factory=dict)
+    """How many times as much as one of the first type a node of each type is expected to compute;
+    empty: they are alike, or it is not known.
+    """
 
 
 def survey(
@@ -142,6 +146,7 @@ def survey(
         options=options,
         ranking=ranking,
         prices_of=listed.date,
+        speeds=speeds.relative(names_of(kinds)),
     )
 
 
@@ -221,13 +226,13 @@ def _types(
         kinds = _kinds(aws, job, requirement, options)
         # Nodes of the cluster's present types train together with new ones for a while.
         present = instance_types.describe(aws, known.instance_types) if known is not None else ()
-        instance_types.check_alike((*present, *kinds))
+        instance_types.check_alike((*present, *kinds), unlike=job.mixes)
         return kinds, options, _shortages(aws, allowed, kinds, job, known)
     except Rejected as error:
         if error.code not in DENIED or not job.instance_types:
             raise
         kinds = _kinds(aws, job, requirement, ())
-        instance_types.check_alike(kinds)
+        instance_types.check_alike(kinds, unlike=job.mixes)
         return kinds, (), ([], [f"the quotas are not known: {error}"])
 
 
@@ -251,7 +256,15 @@ def _kinds(
     instance_types.check_spot(kinds, job.capacity, job.settings.max_nodes)
     if str(requirement):
         type_selection.check(kinds, requirement)
-    return kinds
+    return _by_use(aws, kinds) if job.mixes else kinds
+
+
+def _by_use(aws: Aws, kinds: tuple[InstanceType, ...]) -> tuple[InstanceType, ...]:
+    """Return unlike types by what a step costs on them, the cheapest first, where that is known."""
+    its, usd = speeds.relative(names_of(kinds)), offers.spot_prices(aws, names_of(kinds))
+    known = its and all(usd.get(kind.name) for kind in kinds)
+    cost = {kind.name: min(usd[kind.name].values()) / its[kind.name] for kind in kinds if known}
+    return tuple(sorted(kinds, key=lambda kind: cost.get(kind.name, 0.0)))
 
 
 def names_of(kinds: tuple[InstanceType, ...]) -> tuple[str, ...]:

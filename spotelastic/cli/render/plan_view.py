@@ -81,6 +81,7 @@ def plan(job: ValidatedJob, found: Survey, planned: Planned, about_prices: str) 
     yield from regions(planned.regions)
     yield from _choice(job, found)
     yield from _zones(found)
+    yield from _shares(found)
     yield from price_table(found.estimate, about_prices)
     yield ""
     if not planned.is_up:
@@ -176,6 +177,18 @@ def _zones(found: Survey) -> Iterator[str]:
     for zone in found.ranking:
         price = f"{usd(zone.usd)} an hour" if zone.usd else "no spot price"
         yield f"  {zone.name}: {price}{f', placement score {zone.score}' if zone.score else ''}"
+    yield ""
+
+
+def _shares(found: Survey) -> Iterator[str]:
+    """Yield how unlike nodes share a batch, and what limits a share."""
+    if not found.speeds:
+        return
+    smallest = min(found.types, key=lambda kind: kind.gpu_memory_mib)
+    parts = ", ".join(f"{name} {speed:.2g}" for name, speed in found.speeds.items())
+    yield f"shares of a batch, by peak rates of GPUs (measured while it trains): {parts}"
+    memory = f"{smallest.gpu_memory_mib * 2**20 / 1e9:.0f} GB"
+    yield f"a virtual rank has to fit into {memory}, the memory of a GPU of {smallest.name}"
     yield ""
 
 

@@ -116,11 +116,14 @@ class ValidatedJob:
         """
         settings = self.spec.settings
         workers = settings.workers or found.types[0].workers
+        by_type = {kind.name: kind.workers for kind in found.types}
+        differ = not settings.workers and len({*by_type.values()}) > 1
         return ClusterSpec(
             job=replace(
                 self.spec,
                 instance_types=tuple(kind.name for kind in found.types),
                 settings=replace(settings, workers=workers),
+                workers_by_type=by_type if differ else {},
             ),
             archive=self.archive.data,
             secrets=self.secrets,

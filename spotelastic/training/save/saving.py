@@ -277,10 +277,10 @@ class Saving:
     def _tell_fingerprint(self, session: WorkerSession, client: WorkerClient) -> None:
         """Tell people what a run has come to whose bits do not depend on its ranks."""
         step, ranks = self._last_step, session.ranks
-        if ranks.rank == 0 and has_virtual_ranks(self._state.values.values()):
-            if its := fingerprint(self._state.view()):
-                line = f"step {step}: parameters, buffers and optimizers have the fingerprint {its}"
-                client.rehearsed(step, ranks.world_size, its, line, FINGERPRINT)
+        tells = ranks.rank == 0 and has_virtual_ranks(self._state.values.values())
+        if tells and (its := fingerprint(self._state.view())):
+            line = f"step {step}: parameters, buffers and optimizers have the fingerprint {its}"
+            client.rehearsed(step, ranks.world_size, its, line, FINGERPRINT)
 
     def _tell(self, line: str) -> None:
         session, client, _ = self._entered()

@@ -120,9 +120,7 @@ def test_a_run_that_was_begun_on_other_kernels_is_refused() -> None:
 
 def trained(folder: Path, *, steps: int, exact: bool) -> None:
     entries = state()
-    with se.Checkpointer(
-        entries, storage=str(folder), rehearse=False, exact=exact
-    ) as checkpoint:
+    with se.Checkpointer(entries, storage=str(folder), rehearse=False, exact=exact) as checkpoint:
         for step in checkpoint.steps(steps):
             with step:
                 for micro in entries["data"].microbatches():
