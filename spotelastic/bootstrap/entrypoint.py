@@ -200,7 +200,6 @@ def _agent_config(
     from spotelastic.redaction import redactor
 
     blot, born = redactor(found.secrets), log_group.born(spec.born_at)
-    workers = spec.workers_by_type.get(me.type, spec.settings.workers)
     has_efa = bool(container.efa(list(container.DEVICES.glob("*"))))
     return AgentConfig(
         run=spec.run,
@@ -208,7 +207,7 @@ def _agent_config(
         node=me.instance,
         address=me.address,
         zone=me.zone,
-        settings=replace(spec.settings, workers=workers),
+        settings=replace(spec.settings, workers=spec.workers_on(me.type)),
         command=(spec.script, *spec.args),
         workdir=workdir,
         state=home() / "agent",
@@ -222,7 +221,7 @@ def _agent_config(
         type=me.type,
         health=health_checks_of(
             hardware.of_this_instance(),
-            spec.gpus and spec.workers_by_type.get(me.type, spec.gpus),
+            spec.gpus_on(me.type),
             found.env,
             home(),
             efa=has_efa,

@@ -389,6 +389,14 @@ class JobSpec:
         """
         return self.virtual_ranks and not self.settings.exact
 
+    def workers_on(self, type: str) -> int:
+        """Return how many workers a node of this instance type has."""
+        return self.workers_by_type.get(type, self.settings.workers)
+
+    def gpus_on(self, type: str) -> int:
+        """Return how many GPUs it has at least; 0: none, or not known."""
+        return self.workers_by_type.get(type, self.gpus) if self.gpus else 0
+
     @property
     def release(self) -> str:
         """The hash of everything that a node's workers are started from."""

@@ -232,6 +232,28 @@ def test_a_round_that_spans_zones_trains_without_efa(
         assert line.startswith("round 3 spans a and b, and EFA does not reach other zones")
 
 
+@pytest.mark.parametrize(
+    ("its", "other", "network"),
+    [
+        (True, True, None),
+        (True, None, None),
+        (True, False, "Socket"),
+        (False, True, "Socket"),
+        (False, False, None),
+    ],
+)
+def test_a_round_uses_efa_if_all_of_its_nodes_have_it(
+    its: bool, other: bool | None, network: str | None
+) -> None:
+    members = tuple(replace(each, efa=has) for each, has in zip(MEMBERS, (other, its), strict=True))
+    round_, config = replace(ROUND, members=members), replace(CONFIG, efa=its)
+    assert env_of(config, round_=round_).get("NCCL_NET") == network
+    line = environment.sockets_instead({}, config, round_)
+    assert line == (
+        "round 3 has nodes without EFA: NCCL uses sockets, which are slower" if network else ""
+    )
+
+
 def test_what_the_user_says_of_the_network_counts() -> None:
     members = tuple(dataclasses.replace(each, zone=each.node) for each in MEMBERS)
     round_ = dataclasses.replace(ROUND, members=members)
