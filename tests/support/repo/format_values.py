@@ -359,7 +359,6 @@ REQUESTS: tuple[messages.Request, ...] = (
     messages.Urge(),
     messages.Complain("nothing is saved"),
     messages.Rehearse(2, 3, "equal", "rehearsed at step 2 on 3 ranks: bit-identical"),
-    messages.Rehearse(12, 3, "0123abcd" * 8, "step 12: the fingerprint", "fingerprint"),
     messages.Leave(1300, True),
 )
 EVENTS: tuple[messages.DaemonEvent, ...] = (
