@@ -130,14 +130,16 @@ class ZoneOffer:
     """The zone's id, which is the same for all accounts, unlike its name."""
     usd: float = 0.0
     """US dollars an hour for a node of the cheapest type there; 0 if not known."""
-    useful_usd: float = 0.0
-    """The same for as many steps as a node of the job's first type makes; 0: types are alike."""
     score: int = 0
     """Placement score, 1 to 10: how likely all nodes are launched; 0 if not known."""
     elsewhere: float = 0.0
     """Share of the job's nodes that train in other zones."""
     exchanged: float = TRAFFIC_GB
     """GB an hour that a node sends to others."""
+    useful_usd: float = 0.0
+    """US dollars there for as much as a node of the job's first type makes in an hour; 0: its types
+    are alike, or it is not known.
+    """
 
     @property
     def cost(self) -> float:

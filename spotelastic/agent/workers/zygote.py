@@ -202,11 +202,10 @@ def _describe(failed: dict[str, str], plan: ZygotePlan) -> dict[str, Any]:
 
 
 def _kernels(torch: Any) -> str:
-    """Return what decides the last bits besides versions; empty without torch."""
-    if torch is None:
-        return ""
-    build = getattr(torch.version, "git_version", None) or ""
-    return f"{gpu_models()} / {torch.backends.cpu.get_cpu_capability()} / {build[:10]}"
+    """Return what decides the last bits besides versions; empty where torch does not tell."""
+    build = getattr(getattr(torch, "version", None), "git_version", None)
+    cpu = getattr(getattr(torch, "backends", None), "cpu", None)
+    return f"{gpu_models()} / {cpu.get_cpu_capability()} / {build[:10]}" if build and cpu else ""
 
 
 class _Server:

@@ -200,7 +200,9 @@ def _spec(
     return replace(
         job,
         run=run,
-        settings=replace(job.settings, workers=job.settings.workers or kinds[0].workers),
+        settings=replace(
+            job.settings, workers=job.settings.workers or min(each.workers for each in kinds)
+        ),
         storage=f"s3://{bucket}/{run}/checkpoints",
         etcd=etcd,
         etcd_members=MEMBERS[: len(etcd)],

@@ -58,8 +58,11 @@ class Survey:
     zones: tuple[str, ...]
     """Zones of the workers."""
     price: float
-    """US dollars an hour for the first type in its cheapest zone; 0 if not known."""
+    """US dollars an hour for the first type in its cheapest zone, of unlike types for the cheapest; 0
+    if not known.
+    """
     estimate: Estimate
+    """Of unlike types, as if all nodes were of the dearest."""
     resources: tuple[str, ...]
     """What the stack consists of, for people."""
     warnings: tuple[str, ...] = ()
@@ -107,7 +110,7 @@ def survey(
     interfaces = len(choose_interfaces([kind.network for kind in kinds]))
     listed = PriceList(aws)
     first = (ranking[0].name,) if ranking else for_workers
-    price = _price(aws, kinds[0].name, first, listed)
+    prices = _prices(aws, names_of(kinds), first, listed)
     addresses = _addresses(job, interfaces, network, its_zones)
     nat_gateways = existing_vpc.gateways(interfaces, job.vpc)
     private, shared = interfaces > 1 and network is None, None
@@ -123,8 +126,8 @@ def survey(
     return Survey(
         types=kinds,
         zones=for_workers,
-        price=price,
-        estimate=_estimate(job, kinds[0].name, price, listed, nat_gateways, addresses, size),
+        price=min(prices.values()),
+        estimate=_estimate(job, prices, listed, nat_gateways, addresses, size),
         resources=(
             *cloudformation.summary(
                 len(its_zones), _conditions(aws, job, placed=placed), private=private
@@ -367,17 +370,17 @@ def _of_shared_network(
 
 def _estimate(
     job: JobSpec,
-    worker: str,
-    price: float,
+    prices: Mapping[str, float],
     listed: PriceList,
     nat_gateways: int,
     addresses: tuple[int, int],
     disk_gib: int,
 ) -> Estimate:
+    worker = max(prices, key=lambda name: prices[name])
     usual = estimate(
         nodes=_nodes(job),
         worker=worker,
-        worker_usd=price,
+        worker_usd=prices[worker],
         control=job.control_type,
         control_usd=listed.on_demand(job.control_type),
         controls=len(members_of(job)),
@@ -420,6 +423,14 @@ def _ranking(
 ) -> tuple[ZoneOffer, ...]:
     zones = Zones(aws)
     return ranked(zones.offers(zones.named(names), types, job.settings.max_nodes))
+
+
+def _prices(
+    aws: Aws, types: tuple[str, ...], zones: tuple[str, ...], listed: PriceList
+) -> Mapping[str, float]:
+    """Return the price of the first type, or of each of unlike ones."""
+    priced = types if speeds.relative(types) else types[:1]
+    return {type: _price(aws, type, zones, listed) for type in priced}
 
 
 def _price(aws: Aws, type: str, zones: tuple[str, ...], listed: PriceList) -> float:

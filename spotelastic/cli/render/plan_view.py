@@ -23,7 +23,9 @@ def headline(job: ValidatedJob, found: Survey, price_label: str) -> Iterator[str
     """Yield script, types, zones and price with its label, then warnings."""
     spec, (low, high) = job.spec, (job.spec.settings.min_nodes, job.spec.settings.max_nodes)
     kind = found.types[0]
-    gpus = f"{kind.gpus} {kind.gpu}" if kind.gpus else "no GPU"
+    kinds = (f"{each.gpus} {each.gpu}" if each.gpus else "no GPU" for each in found.types)
+    gpus = " or ".join(dict.fromkeys(kinds))
+    least, most = ("from ", "at most ") if found.speeds else ("", "")
     others = "".join(f", {each.name}" for each in found.types[1:])
     chosen = ", the cheapest in quota" if found.options else ""
     with_ = f" with {spec.environment.file}" if spec.environment else ""
@@ -31,8 +33,8 @@ def headline(job: ValidatedJob, found: Survey, price_label: str) -> Iterator[str
         f"{spec.script}{with_}: {_range(low, high)} spot {kind.name}{others} ({gpus} each{chosen})"
     )
     yield (
-        f"in {_where(found)}: {usd(found.price)} an hour each, "
-        f"{usd(found.estimate.high)} an hour for all with {counted(high, 'node')}"
+        f"in {_where(found)}: {least}{usd(found.price)} an hour each, "
+        f"{most}{usd(found.estimate.high)} an hour for all with {counted(high, 'node')}"
         f"{price_label}"
     )
     if job.archive.left_out is not None:

@@ -115,8 +115,8 @@ class ValidatedJob:
         part of its machine images and the default network.
         """
         settings = self.spec.settings
-        workers = settings.workers or found.types[0].workers
         by_type = {kind.name: kind.workers for kind in found.types}
+        workers = settings.workers or min(by_type.values())
         differ = not settings.workers and len({*by_type.values()}) > 1
         return ClusterSpec(
             job=replace(

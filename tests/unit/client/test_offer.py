@@ -31,6 +31,7 @@ def told(capacity: Capacity, *, price: float = 0.5, linger: float | None = 600.0
     lines = (Line("worker", 2, 4, price), Line("control node", 3, 3, 0.2 / 3))
     found: Any = SimpleNamespace(
         types=(InstanceType("g5.xlarge", 4, 1, "A10G", "x86_64"),),
+        speeds={},
         options=(),
         ranking=(),
         zones=("a",),
