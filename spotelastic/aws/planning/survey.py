@@ -5,7 +5,7 @@ Nothing is changed. A job that cannot be met raises; one that can be met in part
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from spotelastic.aws.base import partitions
 from spotelastic.aws.base.clients import DENIED, Aws, Rejected
@@ -58,8 +58,8 @@ class Survey:
     zones: tuple[str, ...]
     """Zones of the workers."""
     price: float
-    """US dollars an hour for the first type in its cheapest zone, of unlike types for the cheapest; 0
-    if not known.
+    """US dollars an hour for the first type in its cheapest zone, of unlike types for the cheapest;
+    0 if not known.
     """
     estimate: Estimate
     """Of unlike types, as if all nodes were of the dearest."""
@@ -74,10 +74,13 @@ class Survey:
     """The zones, best first, if workers are packed into one of them."""
     prices_of: str = ""
     """Date of the on-demand prices."""
-    speeds: Mapping[str, float] = field(default_factory=dict)
-    """How many times as much as one of the first type a node of each type is expected to compute;
-    empty: they are alike, or it is not known.
-    """
+
+    @property
+    def speeds(self) -> Mapping[str, float]:
+        """How many times as much as one of the first type a node of each type is expected to
+        compute; empty: they are alike, or it is not known.
+        """
+        return speeds.relative(names_of(self.types))
 
 
 def survey(
@@ -109,8 +112,7 @@ def survey(
     ranking = _ranking(aws, job, for_workers, names_of(kinds)) if packed else ()
     interfaces = len(choose_interfaces([kind.network for kind in kinds]))
     listed = PriceList(aws)
-    first = (ranking[0].name,) if ranking else for_workers
-    prices = _prices(aws, names_of(kinds), first, listed)
+    prices = _prices(aws, kinds, [each.name for each in ranking[:1]] or for_workers, listed)
     addresses = _addresses(job, interfaces, network, its_zones)
     nat_gateways = existing_vpc.gateways(interfaces, job.vpc)
     private, shared = interfaces > 1 and network is None, None
@@ -149,7 +151,6 @@ def survey(
         options=options,
         ranking=ranking,
         prices_of=listed.date,
-        speeds=speeds.relative(names_of(kinds)),
     )
 
 
@@ -426,14 +427,15 @@ def _ranking(
 
 
 def _prices(
-    aws: Aws, types: tuple[str, ...], zones: tuple[str, ...], listed: PriceList
+    aws: Aws, kinds: tuple[InstanceType, ...], zones: Sequence[str], listed: PriceList
 ) -> Mapping[str, float]:
     """Return the price of the first type, or of each of unlike ones."""
+    types = names_of(kinds)
     priced = types if speeds.relative(types) else types[:1]
     return {type: _price(aws, type, zones, listed) for type in priced}
 
 
-def _price(aws: Aws, type: str, zones: tuple[str, ...], listed: PriceList) -> float:
+def _price(aws: Aws, type: str, zones: Sequence[str], listed: PriceList) -> float:
     found = offers.spot_prices(aws, [type]).get(type, {})
     prices = [price for zone, price in found.items() if zone in zones]
     return min(prices) if prices else listed.on_demand(type)
