@@ -94,6 +94,7 @@ class Checkpointer(Saving):
         tell_mistakes_in_a_line()
         self._state = State(state)
         self._exact = conditions.is_exact(exact)
+        conditions.checkpointer_is_made()
         if self._exact:
             conditions.impose(self._state.values.values())
         self._builder = Builder(build, self._state, groups)

@@ -53,21 +53,27 @@ def test_a_run_that_loses_workers_ends_with_the_fingerprint_of_one_on_a_single_r
     assert len(fingerprint) == 64
 
 
-WITHOUT = """\
+BEGINS = """\
 import torch
 import spotelastic as se
 
 model = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-with se.Checkpointer({"model": model, "optimizer": optimizer}) as checkpoint:
-    for step in checkpoint.steps(4):
-        print("begun", flush=True)
+model(torch.ones(2, 4)).sum().backward()
 """
+WITHOUT = (
+    "with se.Checkpointer({'model': model, 'optimizer': optimizer}):\n    print('begun')",
+    "optimizer.step()\nprint('begun')",
+)
+"""Without virtual ranks, and without a Checkpointer."""
 
 
 @pytest.mark.soak
-def test_a_script_without_virtual_ranks_is_refused_before_its_first_step(tmp_path: Path) -> None:
-    (script := tmp_path / "without.py").write_text(WITHOUT)
+@pytest.mark.parametrize("rest", WITHOUT)
+def test_a_script_without_virtual_ranks_is_refused_before_its_first_step(
+    tmp_path: Path, rest: str
+) -> None:
+    (script := tmp_path / "without.py").write_text(BEGINS + rest)
     done = launch(tmp_path, "--max-restarts", "0", script=script)
     assert done.returncode == 1
     assert "--exact: no sampler of the state has virtual ranks" in done.stderr

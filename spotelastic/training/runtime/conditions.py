@@ -8,6 +8,8 @@ import os
 from collections.abc import Iterable, Mapping
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.hooks import RemovableHandle
 
 from spotelastic import linux
 from spotelastic.errors import UsageError
@@ -18,6 +20,28 @@ from spotelastic.training.runtime.session import Ranks
 Conditions = dict[str, str]
 """What decides the last bits, by names for people."""
 KERNELS = "the kernels that compute are not the same, nor are the last bits"
+
+
+WITHOUT = (
+    "--exact: no sampler of the state has virtual ranks, so other nodes come to other bits: put an "
+    "ElasticSampler(..., virtual_ranks=N) into the state of the Checkpointer, or leave --exact out"
+)
+_expected: list[RemovableHandle] = []
+
+
+def expect_checkpointer() -> None:
+    """Have the first step of any optimizer refused, until a Checkpointer is made."""
+    _expected.append(register_optimizer_step_pre_hook(_refuse))
+
+
+def checkpointer_is_made() -> None:
+    """Leave it to that what is refused."""
+    while _expected:
+        _expected.pop().remove()
+
+
+def _refuse(*_: object) -> None:
+    raise UsageError(WITHOUT)
 
 
 def is_exact(said: bool | None) -> bool:
@@ -37,11 +61,7 @@ def impose(entries: Iterable[object]) -> None:
     added up in another order on other nodes.
     """
     if not has_virtual_ranks(entries):
-        raise UsageError(
-            "--exact: no sampler of the state has virtual ranks, so other nodes come to other "
-            "bits: put an ElasticSampler(..., virtual_ranks=N) into the state of the Checkpointer, "
-            "or leave --exact out"
-        )
+        raise UsageError(WITHOUT)
     os.environ.setdefault(*CUBLAS)
     torch.use_deterministic_algorithms(True)
     torch.backends.cudnn.benchmark = False

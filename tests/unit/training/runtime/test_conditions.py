@@ -97,6 +97,15 @@ def test_a_state_without_virtual_ranks_is_refused_before_anything_is_made(sample
     se.Checkpointer(without)
 
 
+def test_no_optimizer_steps_before_there_is_a_checkpointer() -> None:
+    entries = state()
+    conditions.expect_checkpointer()
+    with pytest.raises(UsageError, match="no sampler of the state has virtual ranks"):
+        entries["optimizer"].step()
+    se.Checkpointer(entries, exact=False)
+    entries["optimizer"].step()
+
+
 @pytest.mark.parametrize("name", [*conditions.found()])
 def test_a_rank_that_differs_is_named_with_its_node(name: str) -> None:
     assert conditions.agree(among()) == conditions.found()
