@@ -42,8 +42,8 @@ class InstanceType:
     """Whether its EBS disks are NVMe devices."""
 
     @property
-    def trains_on(self) -> str:
-        """What computes."""
+    def processors(self) -> str:
+        """What trains."""
         return "GPUs" if self.gpus else "CPUs"
 
     @property
@@ -94,13 +94,9 @@ def control(aws: Aws, name: str) -> InstanceType:
 
 ALIKE = ("gpus", "gpu", "gpu_memory_mib", "gpu_share", "architecture")
 """What all types of a job must have in common."""
-WITH_VIRTUAL_RANKS = ("trains_on", "gpu_share", "architecture")
+WITH_VIRTUAL_RANKS = ("processors", "gpu_share", "architecture")
 """The same where each node computes as much as it can: the smallest memory rules then."""
-_SPELLED = {
-    "trains_on": "they train on",
-    "gpu_memory_mib": "GPU memory in MiB",
-    "gpu_share": "part of a GPU",
-}
+_SPELLED = {"gpu_memory_mib": "GPU memory in MiB", "gpu_share": "part of a GPU"}
 AT_ONCE = 100
 """Types that EC2 describes in one call."""
 TOO_OLD = frozenset({"K520", "GRID K520", "K80", "M60", "V100"})

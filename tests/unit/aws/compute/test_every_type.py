@@ -208,7 +208,7 @@ def test_unlike_types_share_a_job_that_deals_each_batch_out(one: str, other: str
 @pytest.mark.parametrize(
     ("one", "other", "why"),
     [
-        ("m5.large", "g5.xlarge", "they train on CPUs and GPUs"),
+        ("m5.large", "g5.xlarge", "processors CPUs and GPUs"),
         ("g6.xlarge", "g6f.large", "part of a GPU 1.0 and 0.125"),
         ("c5.large", "c6g.large", "architecture x86_64 and arm64"),
     ],
