@@ -265,10 +265,12 @@ def _kinds(
 
 def _by_use(aws: Aws, kinds: tuple[InstanceType, ...]) -> tuple[InstanceType, ...]:
     """Return unlike types by what a step costs on them, the cheapest first, where that is known."""
-    its, usd = speeds.relative(names_of(kinds)), offers.spot_prices(aws, names_of(kinds))
-    known = its and all(usd.get(kind.name) for kind in kinds)
-    cost = {kind.name: min(usd[kind.name].values()) / its[kind.name] for kind in kinds if known}
-    return tuple(sorted(kinds, key=lambda kind: cost.get(kind.name, 0.0)))
+    names = names_of(kinds)
+    its = speeds.relative(names)
+    usd = offers.spot_prices(aws, names) if its else {}
+    if not its or not all(usd.get(name) for name in names):
+        return kinds
+    return tuple(sorted(kinds, key=lambda kind: min(usd[kind.name].values()) / its[kind.name]))
 
 
 def names_of(kinds: tuple[InstanceType, ...]) -> tuple[str, ...]:

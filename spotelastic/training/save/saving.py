@@ -277,8 +277,10 @@ class Saving:
     def _tell_fingerprint(self, session: WorkerSession, client: WorkerClient) -> None:
         """Tell people what a run has come to whose bits do not depend on its ranks."""
         step, ranks = self._last_step, session.ranks
-        tells = ranks.rank == 0 and has_virtual_ranks(self._state.values.values())
-        if tells and (its := fingerprint(self._state.view())):
+        if not has_virtual_ranks(self._state.values.values()):
+            return
+        state = self._state.view()  # by all ranks: a state_dict() may exchange something
+        if ranks.rank == 0 and (its := fingerprint(state)):
             line = f"step {step}: parameters, buffers and optimizers have the fingerprint {its}"
             client.rehearsed(step, ranks.world_size, its, line, FINGERPRINT)
 
