@@ -86,8 +86,17 @@ def found() -> Conditions:
         "deterministic algorithms": str(strict),
         "cuDNN's choice of algorithms": f"{cudnn.benchmark}, {cudnn.deterministic}",
         CUBLAS[0]: os.environ.get(CUBLAS[0], "none"),
-        "precision of products": torch.get_float32_matmul_precision(),
+        "precision of products": _precision(),
     }
+
+
+def _precision() -> str:
+    """Return how products and convolutions round. Asked by its older name, torch refuses to tell
+    where a script has set it by the newer ones, which torch 2.8 does not have.
+    """
+    parts = torch.backends.cuda.matmul, getattr(torch.backends.cudnn, "conv", None)
+    found = [getattr(each, "fp32_precision", "") for each in parts]
+    return ", ".join(found) if all(found) else torch.get_float32_matmul_precision()
 
 
 def agree(ranks: Ranks) -> Conditions:

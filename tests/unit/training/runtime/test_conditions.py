@@ -150,6 +150,19 @@ def test_a_run_goes_on_as_it_was_begun(
     trained(tmp_path, steps=3, exact=False)
 
 
+def test_how_products_round_is_told_however_it_was_set() -> None:
+    matmul: Any = torch.backends.cuda.matmul
+    before = conditions.found()["precision of products"]
+    try:
+        torch.set_float32_matmul_precision("high")
+        by_its_older_name = conditions.found()["precision of products"]
+        matmul.fp32_precision = "ieee"
+        assert conditions.found()["precision of products"] != by_its_older_name != before
+    finally:
+        torch.set_float32_matmul_precision("highest")
+        matmul.fp32_precision = "none"
+
+
 def test_models_of_gpus_are_told_once_each(tmp_path: Path) -> None:
     assert gpu_models(tmp_path) == "none"
     for number, name in enumerate(("NVIDIA L4", "NVIDIA L4", "NVIDIA A10G")):
