@@ -63,10 +63,10 @@ class Zones:
         """Return by zone the price of the cheapest of the types; and, where they are unlike, of the
         one that is the cheapest for what it does.
         """
-        now, key = self._clock(), tuple(types)
+        now, key = self._clock(), tuple(sorted(types))
         known = self._prices.get(key)
         if known is None or now - known[0] > PRICED_FOR:
-            cheapest, speeds = dict[str, tuple[float, float]](), speeds_of(types)
+            cheapest, speeds = dict[str, tuple[float, float]](), speeds_of(key)
             for name, by_zone in offers.spot_prices(self._aws, types).items():
                 for zone, usd in by_zone.items():
                     useful = usd / speeds[name] if speeds else 0.0
