@@ -137,8 +137,8 @@ class ZoneOffer:
     exchanged: float = TRAFFIC_GB
     """GB an hour that a node sends to others."""
     useful_usd: float = 0.0
-    """US dollars for as much as one of its types makes in an hour, in all zones and regions the same
-    one; 0: they are alike, or it is not known.
+    """US dollars for as much as one of its types makes in an hour, the same one in all zones and
+    regions; 0: types are alike, or it is not known.
     """
 
     @property
