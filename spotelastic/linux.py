@@ -40,6 +40,13 @@ takes two."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
+def gpu_models(folder: Path = Path("/proc/driver/nvidia/gpus")) -> str:
+    """Return the models of this machine's NVIDIA GPUs, as their driver names them."""
+    texts = [each.read_text() for each in folder.glob("*/information")]
+    lines = [line for text in texts for line in text.splitlines() if line.startswith("Model:")]
+    return ", ".join(sorted({line.partition(":")[2].strip() for line in lines})) or "none"
+
+
 def name_process(name: str) -> None:
     """Set the process name that `ps -o comm` shows, cut to 15 characters."""
     _libc.prctl(_PR_SET_NAME, name.encode()[:15], 0, 0, 0)

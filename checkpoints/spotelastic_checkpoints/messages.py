@@ -90,7 +90,9 @@ class Rehearsed(Value, frozen=True, tag="rehearsed"):
     """equal, noise or different."""
     message: str
     kind: str = "rehearsed"
-    """What was done: `rehearsed`, or `proven` of the first commit, which was read back."""
+    """What was done: `rehearsed`; `proven` of the first commit, which was read back; or
+    `fingerprint`, whose outcome is that of all that was trained.
+    """
 
 
 class FilesTold(Value, frozen=True, tag="files"):
@@ -315,12 +317,13 @@ class Complain(Value, frozen=True, tag="complain"):
 
 
 class Rehearse(Value, frozen=True, tag="rehearse"):
-    """Report what a rehearsal has found."""
+    """Report what a rehearsal has found, or what was trained."""
 
     step: int
     world_size: int
     outcome: str
     message: str
+    kind: str = "rehearsed"
 
 
 class Leave(Value, frozen=True, tag="leave"):

@@ -231,6 +231,7 @@ class AgentLoop:
                 code=self._config.code,
                 workers=self._config.settings.workers,
                 launcher="spotelastic",
+                kernels=info["kernels"] if self._config.settings.exact else "",
             )
         )
 

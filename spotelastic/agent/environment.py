@@ -1,7 +1,7 @@
 """Builds the environment variables of a worker: torchrun's, and our own (pure)."""
 
 import signal
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -9,7 +9,7 @@ from spotelastic_checkpoints import addresses
 
 from spotelastic.agent.config import AgentConfig
 from spotelastic.agent.workers.entries import modules_folder
-from spotelastic.model.in_place import FIRST, REHEARSE
+from spotelastic.model.in_place import CUBLAS, EXACT, FIRST, REHEARSE
 from spotelastic.model.job import Settings
 from spotelastic.model.protocol import PROTOCOL
 from spotelastic.model.round import Member, Round
@@ -19,6 +19,8 @@ MEASUREMENTS = 6
 
 NCCL_HANDLING = ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "NCCL_ASYNC_ERROR_HANDLING")
 """Names of the variable that tells torch what to do when a collective of NCCL fails."""
+NCCL_NET = "NCCL_NET"
+"""Variable that says over what NCCL talks to other nodes."""
 NCCL_ERRORS = "SPOTELASTIC_NCCL_ERRORS"
 """Variable by which a worker knows that the user has not set those: then it looks after such errors
 itself (`training/in_place/nccl.py`).
@@ -91,10 +93,11 @@ def worker(
         "SPOTELASTIC_RESUME": msgspec.json.encode(round_.resume).decode(),
         "SPOTELASTIC_MEASURE_EVERY": settings.slow_after / MEASUREMENTS,
         REHEARSE: asked.get(REHEARSE) or settings.rehearse.replace(FIRST, "auto"),
+        EXACT: "1" if settings.exact else "",
     }
-    network = between_zones(round_.zones, efa=config.efa) | timing(
-        {**shared, **config.env}, settings
-    )
+    network = timing({**shared, **config.env}, settings)
+    network |= {NCCL_NET: "Socket"} if without_efa(round_, efa=config.efa) else {}
+    network |= dict([CUBLAS]) if settings.exact else {}
     return {**network, **shared, **asked, **{name: str(value) for name, value in ours.items()}}
 
 
@@ -123,26 +126,29 @@ def timing(variables: Mapping[str, str], settings: Settings) -> dict[str, str]:
     return {"TORCH_NCCL_ENABLE_TIMING": "1"} if settings.replace_slow and not in_order else {}
 
 
-def between_zones(zones: Collection[str], *, efa: bool) -> dict[str, str]:
-    """Return the variables that workers of a round need because of its members' `zones`.
+def without_efa(round_: Round, *, efa: bool) -> str:
+    """Return why a round of nodes that have EFA trains without it; empty where it does not.
 
-    `efa`: whether the nodes have EFA, which does not reach other zones. Its plugin for NCCL has no
-    other way to a peer, so that the round would hang or fail.
+    `efa`: whether this node has it. EFA does not reach other zones, nor nodes that have none, and
+    its plugin for NCCL has no other way to a peer: the round would hang or fail.
     """
-    return {"NCCL_NET": "Socket"} if efa and len(zones) > 1 else {}
+    others = [member.efa for member in round_.members]
+    if not efa and not any(others):
+        return ""
+    if len(round_.zones) > 1:
+        return f"spans {' and '.join(round_.zones)}, and EFA does not reach other zones"
+    return "" if efa and False not in others else "has nodes without EFA"
 
 
 def sockets_instead(shared: Mapping[str, str], config: AgentConfig, round_: Round) -> str:
     """Return a line about a round that trains without the EFA that its nodes have; "" if it
     trains as usual, or as the user says.
     """
-    network = between_zones(round_.zones, efa=config.efa)
-    if not network or network.keys() & {*shared, *config.env}:
+    why = without_efa(round_, efa=config.efa)
+    if not why or NCCL_NET in {*shared, *config.env}:
         return ""
-    return (
-        f"round {round_.number} spans {' and '.join(round_.zones)}, and EFA does not reach other "
-        "zones: NCCL uses sockets, which are slower, and AWS bills traffic between zones"
-    )
+    billed = ", and AWS bills traffic between zones" if len(round_.zones) > 1 else ""
+    return f"round {round_.number} {why}: NCCL uses sockets, which are slower{billed}"
 
 
 def _filled_in(value: str, master: str) -> str:

@@ -36,7 +36,7 @@ from spotelastic.clock import Clock, unbroken
 from spotelastic.errors import LeaseLost, Unavailable, UsageError
 from spotelastic.model.agreement import Vote
 from spotelastic.model.ids import new_id
-from spotelastic.model.in_place import PROVEN, REHEARSED, Rehearsal
+from spotelastic.model.in_place import FINGERPRINT, PROVEN, REHEARSED, Rehearsal
 from spotelastic.model.job import Failure, Finished, beginning
 from spotelastic.model.node import Node
 from spotelastic.model.notice import Drain
@@ -136,6 +136,7 @@ class AgentExecutor:
             spot=self.config.spot,
             node_rank=self.config.node_rank,
             type=self.config.type,
+            efa=self.config.efa,
             prepares=action.prepares,
         )
         settings = self.config.settings
@@ -493,14 +494,14 @@ class AgentExecutor:
             membership.tell_commit(self._store, self.keys, self.config.node, commit, at)
 
     def tell_rehearsal(self, found: events.StepRehearsed) -> None:
-        """Record what was found by making a step again, or by reading one back."""
+        """Record what was found by making a step again, by reading one back, or at the end."""
         told = tuple(found.message.splitlines())
         its = Rehearsal(found.step, found.world_size, found.outcome, told)
         logger.log(logging.WARNING if its.differs else logging.INFO, its.text)
         with contextlib.suppress(Unavailable):
             event = Event(
                 self._clock(),
-                PROVEN if found.kind == PROVEN else REHEARSED,
+                found.kind if found.kind in (PROVEN, FINGERPRINT) else REHEARSED,
                 its.line,
                 self.config.node,
                 asdict(its),

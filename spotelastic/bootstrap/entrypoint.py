@@ -17,6 +17,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -206,7 +207,7 @@ def _agent_config(
         node=me.instance,
         address=me.address,
         zone=me.zone,
-        settings=spec.settings,
+        settings=replace(spec.settings, workers=spec.workers_on(me.type)),
         command=(spec.script, *spec.args),
         workdir=workdir,
         state=home() / "agent",
@@ -219,7 +220,11 @@ def _agent_config(
         spot=me.spot,
         type=me.type,
         health=health_checks_of(
-            hardware.of_this_instance(), spec.gpus, found.env, home(), efa=has_efa
+            hardware.of_this_instance(),
+            spec.gpus_on(me.type),
+            found.env,
+            home(),
+            efa=has_efa,
         ),
         efa=has_efa,
         code=spec.settings.code,

@@ -58,7 +58,7 @@ def up(
     _check_for_programs(config)
     if isinstance(config, PodConfig) and config.kube:
         return _up_in_pods(config, agreed if yes or config.yes else confirm, on_update)
-    job = check(config, Path.cwd())
+    job = script_check.with_virtual_ranks(check(config, Path.cwd()))
     say = saying(on_update)
     for line in script_check.findings(job):
         say(f"warning: {line}")
@@ -123,7 +123,7 @@ def plan(config: JobConfig, *, on_update: OnUpdate = ignored) -> Planned:
             "plan: prices of pods are not known: `spotelastic up --kube --plan` lists "
             "what would be created"
         )
-    job = check(config, Path.cwd())
+    job = script_check.with_virtual_ranks(check(config, Path.cwd()))
     cloud = chosen(config)
     if not cloud.has_account():
         return list_prices.planned(job)

@@ -136,15 +136,20 @@ class ZoneOffer:
     """Share of the job's nodes that train in other zones."""
     exchanged: float = TRAFFIC_GB
     """GB an hour that a node sends to others."""
+    useful_usd: float = 0.0
+    """US dollars for as much as one of its types makes in an hour, the same one in all zones and
+    regions; 0: types are alike, or it is not known.
+    """
 
     @property
     def cost(self) -> float:
-        """Expected US dollars an hour of a node there.
+        """Expected US dollars an hour of a node there; of unlike ones, by what they compute.
 
         Half the likelihood must come at half the price. Without any score all zones are equally
         likely.
         """
-        return self.usd / (self.score or 10) * 10 + self.elsewhere * self.exchanged * TRAFFIC_USD
+        usd = self.useful_usd or self.usd
+        return usd / (self.score or 10) * 10 + self.elsewhere * self.exchanged * TRAFFIC_USD
 
 
 def ranked(zones: Iterable[ZoneOffer]) -> tuple[ZoneOffer, ...]:

@@ -54,7 +54,8 @@ def _settings(settings: Settings) -> list[str]:
     ]
     flags += [f"--output={output.replace(',', ',,')}" for output in settings.outputs]
     # In memory there are no replicas unless asked for; `spotelastic run` has them by default.
-    return [*flags, f"--replicate={settings.replicate}", *(["--gang"] if settings.gang else [])]
+    flags += [f"--replicate={settings.replicate}"]
+    return flags + ["--gang"] * settings.gang + ["--exact"] * settings.exact
 
 
 def _text(value: object) -> str:

@@ -235,6 +235,12 @@ CHECKPOINTS = (
         "auto",
         choices=REHEARSE_MODES,
     ),
+    Flag(
+        "--exact",
+        "the same bits on any nodes: set and compare what changes them; for scripts with "
+        "virtual ranks",
+        read=bool,
+    ),
     Flag("--allow-uncommitted", "succeed even if the last step could not be committed", read=bool),
     Flag("--take-over", "continue the checkpoints of another run", read=bool),
 )

@@ -116,6 +116,7 @@ def settings(options: argparse.Namespace) -> Settings:
         outputs=validation.outputs(options.output, Path.cwd()),
         replicate=validation.replication(options.replicate),
         rehearse=options.rehearse,
+        exact=options.exact,
     )
 
 

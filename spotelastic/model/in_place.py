@@ -97,11 +97,17 @@ FIRST = "first"
 """Value of `up --rehearse`: the first node rehearses the script before others are launched."""
 REHEARSE = "SPOTELASTIC_REHEARSE"
 """Workers' environment variable with one of them. What the script says counts before it."""
+EXACT = "SPOTELASTIC_EXACT"
+"""Workers' environment variable: with 1 a run is to have the same bits on any nodes (`--exact`)."""
+CUBLAS = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
+"""Variable without which products on a GPU are not deterministic, and its value."""
 OUTCOMES = ("equal", "noise", "different")
 REHEARSED = "rehearsed"
 """Kind of the events that tell of a step that was made again. Their data is a `Rehearsal`."""
 PROVEN = "proven"
 """Kind of those that tell of the first commit, which was read back."""
+FINGERPRINT = "fingerprint"
+"""Kind of those that tell what a run with virtual ranks has come to. The outcome is a SHA-256."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +117,9 @@ class Rehearsal:
     step: int
     ranks: int
     outcome: str
-    """One of `OUTCOMES`: the same to the last bit, within the script's own noise, or not."""
+    """One of `OUTCOMES`: the same to the last bit, within the script's own noise, or not. Of a
+    fingerprint, the SHA-256.
+    """
     lines: tuple[str, ...] = ()
     """What people are told. Where it is different: a heading, each difference, what follows."""
 

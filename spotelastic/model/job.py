@@ -73,6 +73,8 @@ class Settings:
     """Whether a run makes some steps again, to see whether they come back as they were: auto, off,
     or strict.
     """
+    exact: bool = False
+    """Whether the run is to have the same bits on any nodes."""
 
     def difference(self, other: "Settings") -> str | None:
         """Return the first flag in which two nodes of a run differ, naming both sides, or None.
@@ -99,6 +101,7 @@ class Settings:
             "--output": ", ".join(self.outputs) or "not given",
             "--replicate": self.replicate,
             "--rehearse": self.rehearse,
+            "--exact": "given" if self.exact else "not given",
             "--exit-barrier-timeout": f"{self.exit_barrier:g}",
             "lease": f"{self.lease:g} s",
             "quiet": f"{self.quiet:g} s",
@@ -360,6 +363,10 @@ class JobSpec:
     demands: AccountDemands = AccountDemands()
     folder: str = ""
     """The folder in which `up` was run; empty: not known."""
+    virtual_ranks: bool = False
+    """Whether the script deals each batch out in virtual ranks, as far as its text tells."""
+    workers_by_type: Mapping[str, int] = field(default_factory=dict)
+    """Workers of a node by its type, where these differ and the user does not say how many."""
     gpus: int = 0
     """How many GPUs each worker node has, by its type; 0: none, or not known."""
     protocol: ProtocolVersion = PROTOCOL
@@ -374,6 +381,21 @@ class JobSpec:
     """Versions, by name, of the receivers of notifications, whose URLs are secret."""
     regions: Regions | None = None
     """Where the job moves by itself; None: nowhere."""
+
+    @property
+    def mixes(self) -> bool:
+        """Whether nodes may be of unlike types: each computes as many virtual ranks as it can. With
+        `--exact` their kernels have to be the same.
+        """
+        return self.virtual_ranks and not self.settings.exact
+
+    def workers_on(self, type: str) -> int:
+        """Return how many workers a node of this instance type has."""
+        return self.workers_by_type.get(type, self.settings.workers)
+
+    def gpus_on(self, type: str) -> int:
+        """Return how many GPUs it has at least; 0: none, or not known."""
+        return self.workers_by_type.get(type, self.gpus) if self.gpus else 0
 
     @property
     def release(self) -> str:

@@ -21,6 +21,8 @@ class Fingerprint:
     """Workers on this node. Not compared: nodes may have different numbers of GPUs."""
     launcher: str = ""
     """The program that starts the workers: launchers differ in how they restart."""
+    kernels: str = ""
+    """What else decides the last bits of what is computed; empty where these may differ."""
     protocol: ProtocolVersion = PROTOCOL
     """The protocol that the node speaks: nodes of one major version work together."""
 
@@ -46,12 +48,13 @@ _FIELDS = {
     "torch": "torch",
     "cuda": "CUDA",
     "code": "code",
+    "kernels": "kernels (--exact) of",
 }
 
 
 def _short(value: object) -> str:
     """Shortens a hash to the part that people compare."""
-    return str(value) if len(str(value)) < 40 else str(value)[:12]
+    return str(value) if len(str(value)) < 60 else str(value)[:12]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,8 @@ class Node:
     """The group rank that the node asks for (rank policy "pinned"); unique among live nodes."""
     type: str = ""
     """The instance type; empty: not known. Nodes of unlike types are not equally fast."""
+    efa: bool | None = None
+    """Whether its workers reach those of other nodes through EFA; None: not known."""
     prepares: bool = False
     """Whether its workers still prepare beside the round that trains. It counts as arrived after
     that, unless the round needs it.

@@ -390,6 +390,10 @@ class Report:
     """What a step that was made again has shown; None: none was."""
     proof: Rehearsal | None = None
     """What the first commit has shown when it was read back; None: it was not yet."""
+    fingerprint: str = ""
+    """SHA-256 of the parameters, buffers and optimizers with which a run with virtual ranks has
+    ended; empty for others.
+    """
     traffic_usd: float = 0.0
     """What the nodes have sent to other zones cost so far."""
     traffic_usd_per_hour: float = 0.0

@@ -49,6 +49,8 @@ class Member:
     address: str
     zone: str
     workers: int
+    efa: bool | None = None
+    """As its node has it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,6 +123,8 @@ def _member(slot: int, live: LiveNode, before: Member | None) -> Member:
         and before.node == node.id
         and before.incarnation == node.incarnation
         and (before.address, before.zone, before.workers) == (node.address, node.zone, node.workers)
+        and before.efa == node.efa
     ):
         return before  # most stay as they are, and there may be thousands
-    return Member(node.id, node.incarnation, slot, node.address, node.zone, node.workers)
+    its = node.address, node.zone, node.workers, node.efa
+    return Member(node.id, node.incarnation, slot, *its)

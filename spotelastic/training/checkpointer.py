@@ -30,7 +30,8 @@ from spotelastic.training.rehearsal import kept_state, recording
 from spotelastic.training.restore.loops import Loops
 from spotelastic.training.restore.own_values import OwnValues
 from spotelastic.training.restore.resuming import open_source
-from spotelastic.training.runtime import gc_pause, step_numbers
+from spotelastic.training.runtime import conditions, gc_pause, step_numbers
+from spotelastic.training.runtime.arena_folder import say
 from spotelastic.training.runtime.loop_steps import LoopSteps
 from spotelastic.training.runtime.losses import Losses
 from spotelastic.training.runtime.own_time import Measuring, measuring
@@ -68,6 +69,8 @@ class Checkpointer(Saving):
     see whether it comes back as it was: True or "auto", False or "off", or "strict", which ends a
     run whose step does not. By default the job's `--rehearse` counts, which is "auto".
 
+    `exact=True` sets and compares what besides virtual ranks decides the last bits, as `--exact`.
+
     Periodic saves copy parameters while forward and backward go on. Set `overlap=False` if the
     script changes a few elements of a parameter outside of the optimizer, through `.data`.
     """
@@ -86,9 +89,14 @@ class Checkpointer(Saving):
         overlap: bool = True,
         build: Build | None = None,
         rehearse: bool | str | None = None,
+        exact: bool | None = None,
     ) -> None:
         tell_mistakes_in_a_line()
         self._state = State(state)
+        self._exact = conditions.is_exact(exact)
+        conditions.checkpointer_is_made()
+        if self._exact:
+            conditions.impose(self._state.values.values())
         self._builder = Builder(build, self._state, groups)
         self._storage = None if storage is None else os.fspath(storage)
         self._schedule = Schedule(snapshot_every, checkpoint_every)
@@ -160,6 +168,7 @@ class Checkpointer(Saving):
         self._session = open_session(self._storage, self._schedule, take_over=self._take_over)
         ranks = self._session.ranks
         self._state.rank, self._state.world_size = ranks.rank, ranks.world_size
+        self._agree_on_conditions(ranks)
         self._client = self._session.attach()
         self._losses = Losses(self._client.page)
         self._measuring = measuring(self._client.page, ranks.world_size)
@@ -172,6 +181,14 @@ class Checkpointer(Saving):
         self._saved_step = self._last_committing = 0
         self._slot, self._take, self._from_memory = None, 0, None
         self._client.page.enter(self._last_step)
+
+    def _agree_on_conditions(self, ranks: Ranks) -> None:
+        """See that all ranks compute alike, where that is asked for. All of them call it."""
+        if self._exact:
+            is_told, its = self._own.conditions is not None, conditions.agree(ranks)
+            self._own.conditions = its
+            if ranks.rank == 0 and not is_told:
+                say(conditions.told(its))
 
     def _leave_round(self) -> None:
         """End what belongs to a round that is over. This process goes on in another one."""

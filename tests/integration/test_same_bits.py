@@ -65,7 +65,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> list[Told]:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(8))
 def test_losses_and_planned_changes_at_any_moment_change_no_bit(
     alone: list[Told], tmp_path: Path, seed: int
 ) -> None:

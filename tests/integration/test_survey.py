@@ -233,6 +233,26 @@ def test_other_types_must_fit_those_that_the_cluster_has(aws: Aws) -> None:
         survey(aws, wish, known=wanted("g5.12xlarge"))
 
 
+def test_unlike_types_are_taken_by_what_a_step_costs_where_batches_are_dealt_out(
+    laptop: Laptop, aws: Aws
+) -> None:
+    for zone in laptop.info.zones:
+        laptop.faults.set_spot_price("g5.xlarge", zone, 0.4)
+        laptop.faults.set_spot_price("g6e.xlarge", zone, 0.9)
+    wish = wanted("g5.xlarge", "g6e.xlarge")
+    with pytest.raises(UsageError, match=r"g5\.xlarge and g6e\.xlarge must not share a job: gpu"):
+        survey(aws, wish)
+    found = survey(aws, replace(wish, virtual_ranks=True))
+    assert [kind.name for kind in found.types] == ["g6e.xlarge", "g5.xlarge"]
+    assert found.speeds["g6e.xlarge"] == 1.0 > found.speeds["g5.xlarge"]
+    assert (found.ranking[0].usd, found.price) == (0.4, 0.4)
+    (workers,) = (line for line in found.estimate.lines if line.what.startswith("worker"))
+    assert (workers.what, workers.usd) == ("worker, g6e.xlarge", 0.9), "the most that it may cost"
+    exact = replace(wish.settings, exact=True)
+    with pytest.raises(UsageError, match="must not share a job"):
+        survey(aws, replace(wish, virtual_ranks=True, settings=exact))
+
+
 def test_roles_that_aws_needs_are_made_once(laptop: Laptop, aws: Aws) -> None:
     dry_run.ensure_service_roles(aws)
     dry_run.ensure_service_roles(aws)

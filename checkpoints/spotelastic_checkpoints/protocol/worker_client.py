@@ -233,9 +233,11 @@ class WorkerClient:
         except DaemonUnavailable:
             self._reconnect(0.0)
 
-    def rehearsed(self, step: int, world_size: int, outcome: str, message: str) -> None:
-        """Tell people what a rehearsal has found."""
-        self._tell(messages.Rehearse(step, world_size, outcome, message))
+    def rehearsed(
+        self, step: int, world_size: int, outcome: str, message: str, kind: str = "rehearsed"
+    ) -> None:
+        """Tell people what a rehearsal has found, or what was trained."""
+        self._tell(messages.Rehearse(step, world_size, outcome, message, kind))
 
     def wait(self, step: int) -> int:
         """Wait at the target `step`, which is sealed, and return the next target."""

@@ -146,7 +146,7 @@ def _work(order: dict[str, Any]) -> None:
             # Programs that it starts later inherit that.
             torch_names.bind_to_cores_of(int(os.environ["LOCAL_RANK"]), order["numa"])
         if "torch" in sys.modules or os.environ.get("SPOTELASTIC_IN_PLACE"):
-            _look_at_process_groups()
+            _look_at_script()
         if order["entry"] in ("script", "path", "module"):
             _as_if_started_afresh(order)
         entries.run(order["entry"], list(order["argv"]), search_path())
@@ -186,14 +186,17 @@ def _as_if_started_afresh(order: dict[str, Any]) -> None:
         late_variables.watch(os.environ, failure.tell)
 
 
-def _look_at_process_groups() -> None:
-    """Has those known that the script is going to make, so that it can leave them and live on.
+def _look_at_script() -> None:
+    """Have those known that the script is going to make, so that it can leave them and live on; and
+    have optimizers wait for a Checkpointer that `--exact` needs.
 
-    It may make them before it imports spotelastic. The module is found by name: an agent knows of
+    It may make them before it imports spotelastic. The modules are found by name: an agent knows of
     training by messages alone.
     """
     if os.environ.get("SPOTELASTIC_CONTROL"):
         importlib.import_module("spotelastic.training.in_place.watching").watch()
+    if os.environ.get("SPOTELASTIC_EXACT"):
+        importlib.import_module("spotelastic.training.runtime.conditions").expect_checkpointer()
 
 
 def _fail(order: dict[str, Any], error: BaseException) -> NoReturn:

@@ -40,6 +40,7 @@ from spotelastic.linux import (
     STACKS,
     adopt_orphans,
     die_with_parent,
+    gpu_models,
     name_process,
     survive_parent,
 )
@@ -193,10 +194,18 @@ def _describe(failed: dict[str, str], plan: ZygotePlan) -> dict[str, Any]:
         "python": ".".join(map(str, sys.version_info[:3])),
         "torch": getattr(torch, "__version__", ""),
         "cuda": getattr(getattr(torch, "version", None), "cuda", None) or "",
+        "kernels": _kernels(torch),
         "failed": failed,
         "spoiled": plan.spoiled,
         "shadowed": plan.shadowed,
     }
+
+
+def _kernels(torch: Any) -> str:
+    """Return what decides the last bits besides versions; empty where torch does not tell."""
+    build = getattr(getattr(torch, "version", None), "git_version", None)
+    cpu = getattr(getattr(torch, "backends", None), "cpu", None)
+    return f"{gpu_models()} / {cpu.get_cpu_capability()} / {build[:10]}" if build and cpu else ""
 
 
 class _Server:

@@ -28,7 +28,7 @@ from spotelastic.aws.base.identity import CLUSTER
 from spotelastic.aws.base.names import SHARED_NETWORK, Names
 from spotelastic.aws.clusters import teardown
 from spotelastic.aws.clusters.early_workers import EarlyWorkers, StackParts
-from spotelastic.aws.compute import autoscaling, worker_groups
+from spotelastic.aws.compute import autoscaling, speeds, worker_groups
 from spotelastic.aws.compute.images import RootDisk
 from spotelastic.aws.compute.launch_template import WorkerGroups, launch_template
 from spotelastic.aws.compute.network_interfaces import ORDINARY
@@ -295,6 +295,7 @@ def _workers(request: ClusterSpec, plan: LaunchPlan) -> WorkerGroups:
         key=plan.spec.demands.key,
         user_data=plan.parameters["BootScript"],
         max_price=request.job.capacity.max_price,
+        in_order=bool(speeds.relative(request.job.instance_types)),
     )
 
 

@@ -42,6 +42,11 @@ class InstanceType:
     """Whether its EBS disks are NVMe devices."""
 
     @property
+    def processors(self) -> str:
+        """What trains."""
+        return "GPUs" if self.gpus else "CPUs"
+
+    @property
     def workers(self) -> int:
         """Default number of workers: one per GPU, or one without GPUs."""
         return max(1, self.gpus)
@@ -89,6 +94,8 @@ def control(aws: Aws, name: str) -> InstanceType:
 
 ALIKE = ("gpus", "gpu", "gpu_memory_mib", "gpu_share", "architecture")
 """What all types of a job must have in common."""
+WITH_VIRTUAL_RANKS = ("processors", "gpu_share", "architecture")
+"""The same where each node computes as much as it can: the smallest memory rules then."""
 _SPELLED = {"gpu_memory_mib": "GPU memory in MiB", "gpu_share": "part of a GPU"}
 AT_ONCE = 100
 """Types that EC2 describes in one call."""
@@ -114,11 +121,14 @@ def traits(kind: InstanceType) -> tuple[object, ...]:
     return tuple(getattr(kind, trait) for trait in ALIKE)
 
 
-def check_alike(types: Sequence[InstanceType]) -> InstanceType:
-    """Return the first type if all can serve one job; else raise `UsageError`, naming two."""
+def check_alike(types: Sequence[InstanceType], *, unlike: bool = False) -> InstanceType:
+    """Return the first type if all can serve one job; else raise `UsageError`, naming two.
+
+    `unlike`: whether the job deals each batch out by what nodes can do.
+    """
     first = types[0]
     for other in types[1:]:
-        for trait in ALIKE:
+        for trait in WITH_VIRTUAL_RANKS if unlike else ALIKE:
             mine, theirs = getattr(first, trait), getattr(other, trait)
             if mine != theirs:
                 raise UsageError(

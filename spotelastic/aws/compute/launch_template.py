@@ -49,6 +49,8 @@ class WorkerGroups:
     """What nodes boot with; empty: the boot script as it is."""
     max_price: float | None = None
     """Highest spot price of any type, in US dollars an hour; None: the on-demand price."""
+    in_order: bool = False
+    """Whether earlier `types` are preferred: unlike ones are not worth the same price."""
 
 
 def launch_template(wanted: WorkerGroups, *, spot: bool = True) -> dict[str, Any]:

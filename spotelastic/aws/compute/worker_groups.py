@@ -343,7 +343,9 @@ def _policy(wanted: WorkerGroups, version: str, *, spot: bool) -> dict[str, Any]
         "InstancesDistribution": {
             "OnDemandBaseCapacity": 0,
             "OnDemandPercentageAboveBaseCapacity": 0 if spot else 100,
-            "SpotAllocationStrategy": "price-capacity-optimized",
+            "SpotAllocationStrategy": (
+                "capacity-optimized-prioritized" if wanted.in_order else "price-capacity-optimized"
+            ),
             **({"SpotMaxPrice": limit} if spot else {}),
         },
     }

@@ -6,6 +6,7 @@ from dataclasses import replace
 from spotelastic.aws.base.clients import Aws, calling
 from spotelastic.aws.compute import offers, placement_scores
 from spotelastic.aws.compute.placement_scores import FRESH_FOR
+from spotelastic.aws.compute.speeds import relative as speeds_of
 from spotelastic.clock import Clock, steady
 from spotelastic.cloud.model import ZoneOffer
 
@@ -21,7 +22,7 @@ class Zones:
         self._clock = clock
         self._by_subnet: dict[str, ZoneOffer] = {}
         self._scores: dict[tuple[tuple[str, ...], int], tuple[float, dict[str, int]]] = {}
-        self._prices: dict[tuple[str, ...], tuple[float, dict[str, float]]] = {}
+        self._prices: dict[tuple[str, ...], tuple[float, dict[str, tuple[float, float]]]] = {}
 
     def of(self, subnets: Sequence[str]) -> tuple[ZoneOffer, ...]:
         """Return the zones of the subnets, each with its own subnets, without price and score."""
@@ -51,20 +52,26 @@ class Zones:
         """Return the zones with the price of a node and the placement score for so many nodes."""
         prices = self._priced(types)
         scores = self._scored(types, nodes)
-        return tuple(
-            replace(zone, usd=prices.get(zone.name, 0.0), score=scores.get(zone.id, 0))
-            for zone in zones
-        )
+        found = list[ZoneOffer]()
+        for zone in zones:
+            usd, useful = prices.get(zone.name, (0.0, 0.0))
+            its = replace(zone, usd=usd, useful_usd=useful, score=scores.get(zone.id, 0))
+            found.append(its)
+        return tuple(found)
 
-    def _priced(self, types: Sequence[str]) -> dict[str, float]:
-        """Return by zone the price of the cheapest of the types."""
+    def _priced(self, types: Sequence[str]) -> dict[str, tuple[float, float]]:
+        """Return by zone the price of the cheapest of the types; and, where they are unlike, of the
+        one that is the cheapest for what it does.
+        """
         now, key = self._clock(), tuple(sorted(types))
         known = self._prices.get(key)
         if known is None or now - known[0] > PRICED_FOR:
-            cheapest: dict[str, float] = {}
-            for by_zone in offers.spot_prices(self._aws, types).values():
+            cheapest, speeds = dict[str, tuple[float, float]](), speeds_of(key)
+            for name, by_zone in offers.spot_prices(self._aws, types).items():
                 for zone, usd in by_zone.items():
-                    cheapest[zone] = min(usd, cheapest.get(zone, usd))
+                    useful = usd / speeds[name] if speeds else 0.0
+                    least = cheapest.get(zone, (usd, useful))
+                    cheapest[zone] = min(usd, least[0]), min(useful, least[1])
             known = self._prices[key] = (now, cheapest)
         return known[1]
 

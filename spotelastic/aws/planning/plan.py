@@ -131,7 +131,7 @@ def plan_of(
     """
     kinds = instance_types.describe(aws, request.job.instance_types)
     instance_types.check_fit(kinds)
-    kind = instance_types.check_alike(kinds)
+    kind = instance_types.check_alike(kinds, unlike=request.job.mixes)
     job = request.job
     if known is None:
         instance_types.control(aws, job.control_type)
@@ -157,7 +157,7 @@ def plan_of(
     usual = account.default_bucket(aws)
     bucket = _bucket(request, known) or usual
     account.check_bucket(aws, bucket)
-    spec = _spec(request, kind, bucket, _run(request, known), network, len(interfaces), disk)
+    spec = _spec(request, kinds, bucket, _run(request, known), network, len(interfaces), disk)
     bound = account.boundary(aws, spec.demands.boundary)
     demands = replace(spec.demands, boundary=bound, key=_key(aws, request, known))
     spec = replace(spec, demands=demands)
@@ -187,7 +187,7 @@ def plan_of(
 
 def _spec(
     request: ClusterSpec,
-    kind: InstanceType,
+    kinds: Sequence[InstanceType],
     bucket: str,
     run: str,
     network: Mapping[str, str],
@@ -200,7 +200,9 @@ def _spec(
     return replace(
         job,
         run=run,
-        settings=replace(job.settings, workers=job.settings.workers or kind.workers),
+        settings=replace(
+            job.settings, workers=job.settings.workers or min(each.workers for each in kinds)
+        ),
         storage=f"s3://{bucket}/{run}/checkpoints",
         etcd=etcd,
         etcd_members=MEMBERS[: len(etcd)],
@@ -215,7 +217,7 @@ def _spec(
         nat_gateways=existing_vpc.gateways(interfaces, network["GivenVpc"]),
         disk_gib=disk.gib,
         disk_mib_s=DISK_MIB_S,
-        gpus=kind.gpus,
+        gpus=min(each.gpus for each in kinds),
     )
 
 

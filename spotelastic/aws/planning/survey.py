@@ -4,13 +4,13 @@ Nothing is changed. A job that cannot be met raises; one that can be met in part
 `Survey.warnings`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from spotelastic.aws.base import partitions
 from spotelastic.aws.base.clients import DENIED, Aws, Rejected
 from spotelastic.aws.base.names import SHARED_NETWORK, members_of
-from spotelastic.aws.compute import instance_types, offers, quotas
+from spotelastic.aws.compute import instance_types, offers, quotas, speeds
 from spotelastic.aws.compute.estimate import Estimate, Line, estimate
 from spotelastic.aws.compute.images import find_root_disk, find_workers_image
 from spotelastic.aws.compute.instance_types import InstanceType
@@ -58,8 +58,11 @@ class Survey:
     zones: tuple[str, ...]
     """Zones of the workers."""
     price: float
-    """US dollars an hour for the first type in its cheapest zone; 0 if not known."""
+    """US dollars an hour for the first type in its cheapest zone, of unlike types for the cheapest;
+    0 if not known.
+    """
     estimate: Estimate
+    """Of unlike types, as if all nodes were of the dearest."""
     resources: tuple[str, ...]
     """What the stack consists of, for people."""
     warnings: tuple[str, ...] = ()
@@ -71,6 +74,13 @@ class Survey:
     """The zones, best first, if workers are packed into one of them."""
     prices_of: str = ""
     """Date of the on-demand prices."""
+
+    @property
+    def speeds(self) -> Mapping[str, float]:
+        """How many times as much as one of the first type a node of each type is expected to
+        compute; empty: they are alike, or it is not known.
+        """
+        return speeds.relative(names_of(self.types))
 
 
 def survey(
@@ -102,8 +112,7 @@ def survey(
     ranking = _ranking(aws, job, for_workers, names_of(kinds)) if packed else ()
     interfaces = len(choose_interfaces([kind.network for kind in kinds]))
     listed = PriceList(aws)
-    first = (ranking[0].name,) if ranking else for_workers
-    price = _price(aws, kinds[0].name, first, listed)
+    prices = _prices(aws, kinds, [each.name for each in ranking[:1]] or for_workers, listed)
     addresses = _addresses(job, interfaces, network, its_zones)
     nat_gateways = existing_vpc.gateways(interfaces, job.vpc)
     private, shared = interfaces > 1 and network is None, None
@@ -119,8 +128,8 @@ def survey(
     return Survey(
         types=kinds,
         zones=for_workers,
-        price=price,
-        estimate=_estimate(job, kinds[0].name, price, listed, nat_gateways, addresses, size),
+        price=min(prices.values()),
+        estimate=_estimate(job, prices, listed, nat_gateways, addresses, size),
         resources=(
             *cloudformation.summary(
                 len(its_zones), _conditions(aws, job, placed=placed), private=private
@@ -221,13 +230,13 @@ def _types(
         kinds = _kinds(aws, job, requirement, options)
         # Nodes of the cluster's present types train together with new ones for a while.
         present = instance_types.describe(aws, known.instance_types) if known is not None else ()
-        instance_types.check_alike((*present, *kinds))
+        instance_types.check_alike((*present, *kinds), unlike=job.mixes)
         return kinds, options, _shortages(aws, allowed, kinds, job, known)
     except Rejected as error:
         if error.code not in DENIED or not job.instance_types:
             raise
         kinds = _kinds(aws, job, requirement, ())
-        instance_types.check_alike(kinds)
+        instance_types.check_alike(kinds, unlike=job.mixes)
         return kinds, (), ([], [f"the quotas are not known: {error}"])
 
 
@@ -251,7 +260,17 @@ def _kinds(
     instance_types.check_spot(kinds, job.capacity, job.settings.max_nodes)
     if str(requirement):
         type_selection.check(kinds, requirement)
-    return kinds
+    return _by_use(aws, kinds) if job.mixes else kinds
+
+
+def _by_use(aws: Aws, kinds: tuple[InstanceType, ...]) -> tuple[InstanceType, ...]:
+    """Return unlike types by what a step costs on them, the cheapest first, where that is known."""
+    names = names_of(kinds)
+    its = speeds.relative(names)
+    usd = offers.spot_prices(aws, names) if its else {}
+    if not its or not all(usd.get(name) for name in names):
+        return kinds
+    return tuple(sorted(kinds, key=lambda kind: min(usd[kind.name].values()) / its[kind.name]))
 
 
 def names_of(kinds: tuple[InstanceType, ...]) -> tuple[str, ...]:
@@ -354,17 +373,17 @@ def _of_shared_network(
 
 def _estimate(
     job: JobSpec,
-    worker: str,
-    price: float,
+    prices: Mapping[str, float],
     listed: PriceList,
     nat_gateways: int,
     addresses: tuple[int, int],
     disk_gib: int,
 ) -> Estimate:
+    worker = max(prices, key=lambda name: prices[name])
     usual = estimate(
         nodes=_nodes(job),
         worker=worker,
-        worker_usd=price,
+        worker_usd=prices[worker],
         control=job.control_type,
         control_usd=listed.on_demand(job.control_type),
         controls=len(members_of(job)),
@@ -409,7 +428,16 @@ def _ranking(
     return ranked(zones.offers(zones.named(names), types, job.settings.max_nodes))
 
 
-def _price(aws: Aws, type: str, zones: tuple[str, ...], listed: PriceList) -> float:
+def _prices(
+    aws: Aws, kinds: tuple[InstanceType, ...], zones: Sequence[str], listed: PriceList
+) -> Mapping[str, float]:
+    """Return the price of the first type, or of each of unlike ones."""
+    types = names_of(kinds)
+    priced = types if speeds.relative(types) else types[:1]
+    return {type: _price(aws, type, zones, listed) for type in priced}
+
+
+def _price(aws: Aws, type: str, zones: Sequence[str], listed: PriceList) -> float:
     found = offers.spot_prices(aws, [type]).get(type, {})
     prices = [price for zone, price in found.items() if zone in zones]
     return min(prices) if prices else listed.on_demand(type)

@@ -23,7 +23,9 @@ def headline(job: ValidatedJob, found: Survey, price_label: str) -> Iterator[str
     """Yield script, types, zones and price with its label, then warnings."""
     spec, (low, high) = job.spec, (job.spec.settings.min_nodes, job.spec.settings.max_nodes)
     kind = found.types[0]
-    gpus = f"{kind.gpus} {kind.gpu}" if kind.gpus else "no GPU"
+    kinds = (f"{each.gpus} {each.gpu}" if each.gpus else "no GPU" for each in found.types)
+    gpus = " or ".join(dict.fromkeys(kinds))
+    least, most = ("from ", "at most ") if found.speeds else ("", "")
     others = "".join(f", {each.name}" for each in found.types[1:])
     chosen = ", the cheapest in quota" if found.options else ""
     with_ = f" with {spec.environment.file}" if spec.environment else ""
@@ -31,8 +33,8 @@ def headline(job: ValidatedJob, found: Survey, price_label: str) -> Iterator[str
         f"{spec.script}{with_}: {_range(low, high)} spot {kind.name}{others} ({gpus} each{chosen})"
     )
     yield (
-        f"in {_where(found)}: {usd(found.price)} an hour each, "
-        f"{usd(found.estimate.high)} an hour for all with {counted(high, 'node')}"
+        f"in {_where(found)}: {least}{usd(found.price)} an hour each, "
+        f"{most}{usd(found.estimate.high)} an hour for all with {counted(high, 'node')}"
         f"{price_label}"
     )
     if job.archive.left_out is not None:
@@ -81,6 +83,7 @@ def plan(job: ValidatedJob, found: Survey, planned: Planned, about_prices: str) 
     yield from regions(planned.regions)
     yield from _choice(job, found)
     yield from _zones(found)
+    yield from _shares(found)
     yield from price_table(found.estimate, about_prices)
     yield ""
     if not planned.is_up:
@@ -176,6 +179,18 @@ def _zones(found: Survey) -> Iterator[str]:
     for zone in found.ranking:
         price = f"{usd(zone.usd)} an hour" if zone.usd else "no spot price"
         yield f"  {zone.name}: {price}{f', placement score {zone.score}' if zone.score else ''}"
+    yield ""
+
+
+def _shares(found: Survey) -> Iterator[str]:
+    """Yield how unlike nodes share a batch, and what limits a share."""
+    if not found.speeds:
+        return
+    smallest = min(found.types, key=lambda kind: kind.gpu_memory_mib)
+    parts = ", ".join(f"{name} {speed:.2g}" for name, speed in found.speeds.items())
+    yield f"shares of a batch, by peak rates of GPUs (measured while it trains): {parts}"
+    memory = f"{smallest.gpu_memory_mib * 2**20 / 1e9:.0f} GB"
+    yield f"a virtual rank has to fit into {memory}, the memory of a GPU of {smallest.name}"
     yield ""
 
 

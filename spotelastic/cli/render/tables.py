@@ -369,6 +369,7 @@ def report_table(report: Report) -> RenderableType:
     if report.control_usd:
         bill.append(f"\n{_with_control(report)}")
     head = [lines, bill, *_rehearsed(report.rehearsal), *_rehearsed(report.proof)]
+    head += [Text(f"fingerprint {report.fingerprint}")] if report.fingerprint else []
     if not report.interruptions:
         return Group(*head, Text("no interruptions"))
     return Group(*head, Text(), _interruptions_table(report.interruptions), Text())

@@ -1,8 +1,8 @@
 """Makes the plan of an `up`, as a value, and refuses limits that contradict its prices (pure)."""
 
 import math
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 
 from spotelastic.aws.compute.estimate import Line
 from spotelastic.aws.planning.survey import Survey
@@ -67,6 +67,10 @@ class Planned:
     """The regions in which a cluster without instances waits for it."""
     usd_per_month_asleep: float = 0.0
     """US dollars a month for all these: disks, and NAT gateways where the types need them."""
+    shares: Mapping[str, float] = field(default_factory=dict)
+    """How many times as much of a batch as one of the first type a node of each type is expected to
+    compute; empty: as much.
+    """
 
 
 def planned(
@@ -96,6 +100,7 @@ def planned(
         moves=wanted.regions,
         asleep=(others := other_regions(wanted, here)),
         usd_per_month_asleep=len(others) * found.estimate.asleep_month,
+        shares=found.speeds,
     )
 
 

@@ -10,6 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from spotelastic.client.adapt.source import Source, argument, last_name, nodes, root_name
@@ -49,7 +50,28 @@ def findings(job: ValidatedJob) -> tuple[str, ...]:
             f"{script} has no Checkpointer: nothing of it is saved, so each interruption starts it "
             f"again from its first step; `spotelastic adapt {script}` writes one"
         )
+    if job.spec.settings.exact and code and not job.spec.virtual_ranks:
+        lines.append(
+            f"{script} gives no ElasticSampler virtual_ranks, without which --exact refuses it "
+            "before its first step"
+        )
     return tuple(lines)
+
+
+def with_virtual_ranks(job: ValidatedJob) -> ValidatedJob:
+    """Return the job with what its script's text says of virtual ranks: with them its nodes may be
+    of unlike types.
+    """
+    if not job.archive.names:
+        return job
+    code = _code(Path.cwd(), job.spec.script, job.archive.names)
+    return replace(job, spec=replace(job.spec, virtual_ranks=any(map(_deals_out, code))))
+
+
+def _deals_out(source: Source) -> bool:
+    calls = nodes(source.tree, ast.Call)
+    given = (argument(call, "virtual_ranks") for call in calls)
+    return any(each is not None and ast.unparse(each) != "None" for each in given)
 
 
 def _code(folder: Path, script: str, names: frozenset[str]) -> Iterator[Source]:

@@ -115,12 +115,15 @@ class ValidatedJob:
         part of its machine images and the default network.
         """
         settings = self.spec.settings
-        workers = settings.workers or found.types[0].workers
+        by_type = {kind.name: kind.workers for kind in found.types}
+        workers = settings.workers or min(by_type.values())
+        differ = not settings.workers and len({*by_type.values()}) > 1
         return ClusterSpec(
             job=replace(
                 self.spec,
                 instance_types=tuple(kind.name for kind in found.types),
                 settings=replace(settings, workers=workers),
+                workers_by_type=by_type if differ else {},
             ),
             archive=self.archive.data,
             secrets=self.secrets,
@@ -244,6 +247,7 @@ def _settings(config: JobConfig, bought: Capacity) -> Settings:
         outputs=validation.outputs(config.output, Path.cwd()),
         replicate=validation.replication(config.replicate),
         rehearse=config.rehearse,
+        exact=config.exact,
         replace_slow=config.replace_slow,
     )
     fitted = cloud.fitted(settings)

@@ -98,6 +98,7 @@ def _settings(config: PodConfig) -> Settings:
         outputs=validation.outputs(config.output, Path.cwd()),
         replicate=validation.replication(config.replicate),
         rehearse=_rehearse(config),
+        exact=config.exact,
     )
 
 

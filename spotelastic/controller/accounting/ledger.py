@@ -90,10 +90,11 @@ def report(
     known = {row.node for row in rows} | _trained(runs) | _about_to_train(current, job)
     idle = _idle(events, known, job.at if job.state in ENDED else float("inf"))
     rows = with_recorded([*rows, *idle, *outages], events)
+    final_step = job.final_step or _reached(runs)
     return Report(
         job=ReportJob(
             state=job.state,
-            final_step=job.final_step or _reached(runs),
+            final_step=final_step,
             steps_run=sum(run.steps for run in runs),
         ),
         interruptions=tuple(sorted(rows, key=lambda row: (row.at, row.node))),
@@ -109,6 +110,7 @@ def report(
         total_usd_per_hour=spent.total.per_hour,
         rehearsal=rehearsals.telling(events),
         proof=rehearsals.proof(events),
+        fingerprint=rehearsals.fingerprint(events, final_step),
         traffic_usd=spent.traffic.spent,
         traffic_usd_per_hour=spent.traffic.per_hour,
     )

@@ -1,10 +1,12 @@
-"""Finds out of a job's events what rehearsals, and the proof of its first commit, found (pure)."""
+"""Finds out of a job's events what rehearsals found, the proof of its first commit, and its
+fingerprint (pure).
+"""
 
 from collections.abc import Iterable
 
 import msgspec
 
-from spotelastic.model.in_place import PROVEN, REHEARSED, Rehearsal
+from spotelastic.model.in_place import FINGERPRINT, PROVEN, REHEARSED, Rehearsal
 from spotelastic.model.progress import Event
 
 
@@ -31,6 +33,12 @@ def proof(events: Iterable[Event]) -> Rehearsal | None:
     found = [each for event in events if (each := _read(event, PROVEN)) is not None]
     newest = [each for each in found if each.step == found[-1].step]
     return max(newest, key=lambda each: each.differs, default=None)
+
+
+def fingerprint(events: Iterable[Event], step: int) -> str:
+    """Return the SHA-256 of what was trained when this step was the last; empty if it was not."""
+    found = [each for event in events if (each := _read(event, FINGERPRINT)) is not None]
+    return found[-1].outcome if found and found[-1].step == step else ""
 
 
 def _read(event: Event, kind: str) -> Rehearsal | None:

@@ -113,6 +113,6 @@ def surplus(policy: GroupRequest, members: Sequence[GroupInstance]) -> list[str]
 
 def _by_preference(policy: GroupRequest, spot: bool, zone: str, offer: Offering) -> list[str]:
     strategy = policy.spot_strategy if spot else policy.on_demand_strategy
-    if strategy == "prioritized":
+    if strategy.endswith("prioritized"):
         return list(policy.types)
     return sorted(policy.types, key=lambda type: offer(type, zone).price)

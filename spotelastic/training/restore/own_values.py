@@ -10,6 +10,7 @@ from spotelastic_checkpoints.format.layout import SHARED
 from spotelastic.training.data import randomness
 from spotelastic.training.restore.restored import RestoreSource
 from spotelastic.training.restore.resuming import BRANCH, NO_BRANCH
+from spotelastic.training.runtime.conditions import Conditions, refuse_others
 from spotelastic.training.runtime.rehearsal_record import RehearsalRecord, of_script
 from spotelastic.training.runtime.session import Ranks
 from spotelastic.training.state.value_entries import OWN, ValueEntry
@@ -33,6 +34,8 @@ class OwnValues:
     """
     loop_was_over: bool = False
     """Whether the state that was restored had been saved when a loop of steps was over."""
+    conditions: Conditions | None = None
+    """What all ranks have that decides the last bits; None where these may differ."""
     _held: tuple[int, Any] = (-1, None)
     """A step, and the random numbers that belong to it."""
 
@@ -67,6 +70,7 @@ class OwnValues:
             _own_entry("rehearsals", lambda: self.rehearsals.value()),  # noqa: PLW0108
             _own_entry(EPOCHS, lambda: self.epochs),
             _own_entry(LOOP_OVER, loop_is_over),
+            *([_own_entry("conditions", lambda: self.conditions)] if self.conditions else []),
             _own_entry(f"rng-{ranks.rank}", drawn, ranks.rank),
         ]
 
@@ -74,6 +78,8 @@ class OwnValues:
         """Take them from a save, and restore this rank's random numbers; with another number of
         ranks, derive them. `asked` is the step that the script asked for.
         """
+        if self.conditions is not None:
+            refuse_others(restored.own_value("conditions"), self.conditions)
         self.seed = restored.own_value("seed")
         self.rehearsals = of_script(restored.own_value("rehearsals"))
         branch = restored.own_value(BRANCH) if asked is None else asked

@@ -17,7 +17,7 @@ from spotelastic_checkpoints.protocol.agent_client import DaemonClient
 from spotelastic_checkpoints.protocol.launch import start_daemon
 from spotelastic_checkpoints.types import RoundInfo
 
-from spotelastic.model.in_place import PROVEN
+from spotelastic.model.in_place import FINGERPRINT, PROVEN
 from spotelastic.training.runtime.arena_folder import ArenaFolder, say, shared_memory
 
 
@@ -134,7 +134,7 @@ class OwnDaemon:
         match event:
             case messages.SaveFailed(message=message):
                 self._tell(message)
-            case messages.Rehearsed(message=message, kind=kind) if kind == PROVEN:
+            case messages.Rehearsed(message=message, kind=kind) if kind in (PROVEN, FINGERPRINT):
                 say(message)
             case messages.Committed():
                 self._told.clear()

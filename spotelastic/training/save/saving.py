@@ -16,12 +16,15 @@ from spotelastic_checkpoints.protocol.worker_client import OpenSlot, WorkerClien
 from spotelastic_checkpoints.types import Resume
 
 from spotelastic.errors import UsageError
+from spotelastic.model.in_place import FINGERPRINT
 from spotelastic.training.runtime import last_step, step_numbers
+from spotelastic.training.runtime.conditions import has_virtual_ranks
 from spotelastic.training.runtime.session import Ranks, WorkerSession
 from spotelastic.training.save.beside import Beside
 from spotelastic.training.save.save_plan import AGREED_PATIENCE, PATIENCE, SavePlan, has_left_group
 from spotelastic.training.save.saver import LayoutChanged
 from spotelastic.training.state import rank_agreement, values
+from spotelastic.training.state.fingerprint import fingerprint
 from spotelastic.training.state.lasting import Lasting
 from spotelastic.training.state.state import State, StateView
 
@@ -261,13 +264,25 @@ class Saving:
         if not plan.is_made:
             # The last step may have been restored from memory, and never been committed.
             if has_left_group(session) or self._last_committing == self._last_step:
+                self._tell_fingerprint(session, client)
                 return
             self._make_plan(plan)
         saved = self._commit_step(urgent=True) or self._last_committing == self._last_step
         if not has_left_group(session) and not all(session.ranks.gather(saved)):
             self._make_plan(plan)
             saved = self._commit_step(urgent=True)
+        self._tell_fingerprint(session, client)
         last_step.await_commit(client, session.ranks, self._last_step, COMMIT_WITHIN, saved)
+
+    def _tell_fingerprint(self, session: WorkerSession, client: WorkerClient) -> None:
+        """Tell people what a run has come to whose bits do not depend on its ranks."""
+        step, ranks = self._last_step, session.ranks
+        if not has_virtual_ranks(self._state.values.values()):
+            return
+        state = self._state.view()  # by all ranks: a state_dict() may exchange something
+        if ranks.rank == 0 and (its := fingerprint(state)):
+            line = f"step {step}: parameters, buffers and optimizers have the fingerprint {its}"
+            client.rehearsed(step, ranks.world_size, its, line, FINGERPRINT)
 
     def _tell(self, line: str) -> None:
         session, client, _ = self._entered()

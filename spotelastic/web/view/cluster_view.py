@@ -193,6 +193,9 @@ def _figures(it: PublishedCluster, now: float) -> Iterator[KeyFigure]:
     yield _checkpoint(it, now)
     if status.rehearsal is not None:
         yield _rehearsed(status.rehearsal)
+    if report is not None and report.fingerprint:
+        its = words.plain(report.fingerprint)
+        yield KeyFigure("Fingerprint", its[:8], its)
     if it.cost is not None and not it.cost.is_priced:
         yield KeyFigure("Node-hours", f"{it.cost.node_hours:.3g}", UNPRICED)
     elif it.cost is not None:

@@ -1,6 +1,7 @@
 """Trains while workers are asked to rest, and are killed, at drawn moments.
 
 Every few steps one is rehearsed, so that many of these moments are in the midst of a rehearsal.
+Of ranks that are not equally fast, those steps are rehearsed that measure how fast they are.
 """
 
 import functools
@@ -24,11 +25,12 @@ from support.saving.daemons_and_workers import cluster
 from support.training import loop_kinds
 from support.training.loop_kinds import Plain
 from support.training.open_checkpointer import wait_for_slots
-from support.training.virtual_loops import Sharded, Virtual, Wrapped
+from support.training.virtual_loops import Sharded, Throttled, Virtual, Wrapped
 from torch.distributed import TCPStore
 
 import spotelastic as se
 from spotelastic.training import checkpointer  # noqa: F401  # once for all workers
+from spotelastic.training.exact.pieces import MEASURED_EVERY
 from spotelastic.training.in_place import watching
 from spotelastic.training.runtime.rehearsal_record import RehearsalRecord
 
@@ -51,14 +53,14 @@ BETWEEN = 0.05
 """Seconds between two attempts of a rehearsal, at most: much may happen to workers there."""
 SEEDS = range(200)
 """Of which the tests take a few."""
-VIRTUAL = (Virtual, Wrapped, Sharded)
+VIRTUAL = (Virtual, Wrapped, Throttled, Sharded)
 """Kinds with virtual ranks, whose parameters are the same to the last bit."""
 
 
 def script(make: type[Plain | Virtual], seed: int) -> Script:
     def train(number: int, tell: Callable[[Any], None]) -> None:
         draw = random.Random(f"{seed}/{number}")
-        rehearse_often()
+        rehearse_often(make)
         wait_for_slots()
         watching.watch()
         dist.init_process_group("gloo")
@@ -84,12 +86,16 @@ def steps_of(make: type[Plain | Virtual]) -> int:
     return STEPS // 2 if make is Sharded else STEPS  # a step of it exchanges all, piece by piece
 
 
-def rehearse_often() -> None:
+def rehearse_often(make: type[Plain | Virtual]) -> None:
     rehearsed = RehearsalRecord.rehearsed
+
+    def after(step: int) -> int:
+        """Return the step that is rehearsed next."""
+        return step + (MEASURED_EVERY - step % MEASURED_EVERY if make is Throttled else OFTEN)
 
     def sooner(record: RehearsalRecord, step: int, *args: Any, **told: Any) -> RehearsalRecord:
         found = rehearsed(record, step, *args, **told)
-        return replace(found, later=step + OFTEN)
+        return replace(found, later=after(step))
 
     RehearsalRecord.rehearsed = sooner  # type: ignore[assignment, method-assign]
 

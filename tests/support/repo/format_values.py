@@ -157,6 +157,7 @@ KEPT = Index(
     {10: 1, 11: 4},
 )
 REHEARSES = Settings(2, 8, rehearse="strict", protocol=PROTOCOL)
+EXACT = Settings(2, 8, exact=True, protocol=PROTOCOL)
 REHEARSAL = Rehearsal(
     2,
     3,

@@ -144,6 +144,7 @@ def _of_all_nodes() -> Iterator[Kind]:
     yield _stored("all-settings-slow", v.SLOW_SETTINGS)
     yield _stored("all-settings-replicates", v.REPLICATES)
     yield _stored("all-settings-rehearses", v.REHEARSES)
+    yield _stored("all-settings-exact", v.EXACT)
     yield _stored("all-settings-keeps-files", Settings(2, 8, outputs=("out",), protocol=PROTOCOL))
     yield _stored("all-reference", Reference(v.NODE, v.SETTINGS, v.PROTOCOL))
     yield _stored("all-dump", DumpRequest("d0", "i-0a", v.PROTOCOL))

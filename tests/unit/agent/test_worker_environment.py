@@ -90,6 +90,19 @@ def test_a_worker_rehearses_as_all_nodes_are_told_not_as_its_nodes_environment_s
     assert env_of(dataclasses.replace(CONFIG, settings=settings))[name] == "strict"
 
 
+def test_a_worker_of_an_exact_run_is_told_so_and_has_what_products_on_gpus_need() -> None:
+    names = "SPOTELASTIC_EXACT", "CUBLAS_WORKSPACE_CONFIG"
+    exact = dataclasses.replace(CONFIG, settings=Settings(2, 2, workers=2, exact=True))
+
+    def found(config: AgentConfig, environ: dict[str, str]) -> list[str | None]:
+        env = env_of(config, environ)
+        return [env.get(name) for name in names]
+
+    assert found(CONFIG, {names[0]: "1"}) == ["", None]
+    assert found(exact, {}) == ["1", ":4096:8"]
+    assert found(exact, {names[1]: ":16:8"}) == ["1", ":16:8"]
+
+
 def test_a_worker_gets_every_variable_of_torchrun() -> None:
     env = env_of(dataclasses.replace(CONFIG, role="trainer"), {"KEPT": "yes"})
     expected = {
@@ -217,6 +230,28 @@ def test_a_round_that_spans_zones_trains_without_efa(
     assert bool(line) == (network is not None)
     if line:
         assert line.startswith("round 3 spans a and b, and EFA does not reach other zones")
+
+
+@pytest.mark.parametrize(
+    ("its", "other", "network"),
+    [
+        (True, True, None),
+        (True, None, None),
+        (True, False, "Socket"),
+        (False, True, "Socket"),
+        (False, False, None),
+    ],
+)
+def test_a_round_uses_efa_if_all_of_its_nodes_have_it(
+    its: bool, other: bool | None, network: str | None
+) -> None:
+    members = tuple(replace(each, efa=has) for each, has in zip(MEMBERS, (other, its), strict=True))
+    round_, config = replace(ROUND, members=members), replace(CONFIG, efa=its)
+    assert env_of(config, round_=round_).get("NCCL_NET") == network
+    line = environment.sockets_instead({}, config, round_)
+    assert line == (
+        "round 3 has nodes without EFA: NCCL uses sockets, which are slower" if network else ""
+    )
 
 
 def test_what_the_user_says_of_the_network_counts() -> None:

@@ -78,6 +78,7 @@ def test_the_report_as_json_has_the_promised_shape() -> None:
         "traffic_usd",
         "traffic_usd_per_hour",
         "rehearsal",
+        "fingerprint",
         "proof",
     }
     assert told["interruptions"][0] == {
@@ -266,6 +267,13 @@ def test_a_step_that_was_made_again_is_one_line_and_one_that_differs_a_line_for_
     for lines in shown(differs):
         at = lines.index("step 2 differs:")
         assert lines[at + 1 : at + 3] == ["  lr is 0.1, was 0.2.", "  So it is"]
+
+
+def test_the_report_shows_the_fingerprint_of_a_run_that_has_one() -> None:
+    its = "0123456789abcdef" * 4
+    shown = rendered(tables.report_table(replace(REPORT, fingerprint=its))).splitlines()
+    assert f"fingerprint {its}" in shown
+    assert "fingerprint" not in rendered(tables.report_table(REPORT))
 
 
 def test_the_list_of_clusters_names_a_job_only_where_a_step_of_it_differs() -> None:

@@ -12,7 +12,7 @@ from support.aws.fake_services import fake_aws
 
 from spotelastic import validation
 from spotelastic.aws.clusters.lifecycle import ClusterRecord
-from spotelastic.aws.compute.instance_types import InstanceType
+from spotelastic.aws.compute.instance_types import InstanceType, shipped
 from spotelastic.client import commands
 from spotelastic.client.config.capacity_policy import keep_deadline, with_deadline
 from spotelastic.client.config.differences import differences
@@ -72,6 +72,7 @@ def test_what_a_job_is_told_becomes_the_settings_of_its_nodes(folder: Path) -> N
         "output": ["out", "./logs/"],
         "replicate": "auto",
         "rehearse": "strict",
+        "exact": True,
         "gang": True,
         "stall_timeout": 90.0,
         "exit_barrier_timeout": 60.0,
@@ -85,6 +86,7 @@ def test_what_a_job_is_told_becomes_the_settings_of_its_nodes(folder: Path) -> N
         outputs=("out", "logs"),
         replicate=Replication(None),
         rehearse="strict",
+        exact=True,
         gang=True,
         stall_timeout=90.0,
         exit_barrier=60.0,
@@ -97,6 +99,26 @@ def test_a_cluster_lingers_for_a_time_not_at_all_or_forever(folder: Path) -> Non
 
     assert check(request(), folder).spec.linger == 600.0
     assert [linger(text) for text in ("90s", "2h", "0", "forever")] == [90.0, 7200.0, 0.0, None]
+
+
+@pytest.mark.parametrize(
+    ("given", "types", "workers"),
+    [
+        ({}, ("g6.xlarge", "g6.12xlarge"), [1, 4]),
+        ({}, ("g6.12xlarge", "g5.12xlarge"), [4, 4]),
+        ({"nproc_per_node": 2}, ("g6.xlarge", "g6.12xlarge"), [2, 2]),
+    ],
+)
+def test_a_node_of_unlike_ones_has_a_worker_for_each_of_its_gpus(
+    folder: Path, given: dict[str, Any], types: tuple[str, ...], workers: list[int]
+) -> None:
+    kinds = {kind.name: kind for kind in shipped()}
+    found: Any = SimpleNamespace(types=[kinds[name] for name in types], ranking=())
+    its = check(request(local=False, **given), folder).cluster(found).job
+    assert [its.workers_on(name) for name in types] == workers
+    known = replace(its, gpus=min(kinds[name].gpus for name in types))
+    assert all(known.gpus_on(name) <= kinds[name].gpus for name in types)
+    assert its.gpus_on(types[0]) == 0, "it is not known"
 
 
 def test_on_aws_the_instance_type_decides_how_many_workers_a_node_runs(folder: Path) -> None:

@@ -142,6 +142,7 @@ OTHER: dict[str, Any] = {
     "output": ["out"],
     "replicate": "1.5GB",
     "rehearse": "off",
+    "exact": True,
     "allow_uncommitted": True,
     "max_restarts": 7,
     "stall_timeout": 60,

@@ -11,7 +11,8 @@ from spotelastic.aws.artifacts.code_archive import Archive
 from spotelastic.aws.artifacts.left_out import LeftOut
 from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.aws.compute.estimate import Estimate, Line
-from spotelastic.aws.compute.instance_types import InstanceType
+from spotelastic.aws.compute.instance_types import InstanceType, shipped
+from spotelastic.aws.compute.speeds import relative
 from spotelastic.aws.planning.type_selection import Requirement
 from spotelastic.cli.render import plan_view
 from spotelastic.client.bringing_up import preflight
@@ -30,6 +31,7 @@ def told(capacity: Capacity, *, price: float = 0.5, linger: float | None = 600.0
     lines = (Line("worker", 2, 4, price), Line("control node", 3, 3, 0.2 / 3))
     found: Any = SimpleNamespace(
         types=(InstanceType("g5.xlarge", 4, 1, "A10G", "x86_64"),),
+        speeds={},
         options=(),
         ranking=(),
         zones=("a",),
@@ -93,11 +95,31 @@ def test_the_plan_says_where_a_node_has_no_partner(zones: Any, replicate: str, t
     spec = job("demo", settings=settings, capacity=Capacity(zones=zones), linger=600.0)
     wanted = ValidatedJob(JobConfig(), spec, Archive("", b"", 0), Requirement(), {})
     found: Any = SimpleNamespace(
-        options=(), ranking=(), estimate=Estimate((Line("worker", 2, 4, 0.5),))
+        options=(), ranking=(), speeds={}, estimate=Estimate((Line("worker", 2, 4, 0.5),))
     )
     planned: Any = SimpleNamespace(is_up=False, resources=(), changes=(), regions=(), moves=None)
     lines = "\n".join(plan_view.plan(wanted, found, planned, ""))
     assert ("alone in its zone has no partner" in lines) is told
+
+
+def test_the_plan_says_how_unlike_nodes_share_a_batch() -> None:
+    types = "g5.xlarge", "g6e.12xlarge"
+    spec = job("demo", linger=600.0, virtual_ranks=True)
+    wanted = ValidatedJob(JobConfig(), spec, Archive("", b"", 0), Requirement(), {})
+    found: Any = SimpleNamespace(
+        options=(),
+        ranking=(),
+        speeds=relative(types),
+        types=[kind for kind in shipped() if kind.name in types],
+        estimate=Estimate((Line("worker", 2, 4, 0.5),)),
+    )
+    planned: Any = SimpleNamespace(is_up=False, resources=(), changes=(), regions=(), moves=None)
+    lines = [*plan_view.plan(wanted, found, planned, "")]
+    assert (
+        "shares of a batch, by peak rates of GPUs (measured while it trains): "
+        "g5.xlarge 1, g6e.12xlarge 21"
+    ) in lines
+    assert "a virtual rank has to fit into 24 GB, the memory of a GPU of g5.xlarge" in lines
 
 
 def test_what_git_ignores_is_told_with_the_line_that_brings_it() -> None:

@@ -235,3 +235,26 @@ def test_what_each_worker_has_is_known_by_name() -> None:
     """Names that are compared are spelled as they are compared."""
     names = {*node_packages.TRAINING, *node_packages.OF_GPU_IMAGE}
     assert {node_packages.normal(name) for name in names} == names
+
+
+@pytest.mark.parametrize(
+    ("script", "found"),
+    [
+        ("import spotelastic as se\nse.ElasticSampler(8, 4, virtual_ranks=2)", True),
+        ("import helper", True),
+        ("se.ElasticSampler(8, 4, virtual_ranks=args.pieces)", True),
+        ("se.ElasticSampler(8, 4, virtual_ranks=None)", False),
+        ("se.ElasticSampler(8, 4)  # virtual_ranks=2", False),
+    ],
+)
+def test_a_script_that_deals_batches_out_may_have_unlike_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, found: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "helper.py").write_text("make(virtual_ranks=4)")
+    (tmp_path / "train.py").write_text(SAVES + script)
+    for exact in (False, True):
+        job = script_check.with_virtual_ranks(check(JobConfig("train.py", exact=exact), tmp_path))
+        assert (job.spec.virtual_ranks, job.spec.mixes) == (found, found and not exact)
+        refused = any("--exact refuses it" in line for line in script_check.findings(job))
+        assert refused is (exact and not found)

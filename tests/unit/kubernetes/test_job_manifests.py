@@ -195,6 +195,7 @@ all_settings = st.builds(
     outputs=st.sampled_from([(), ("out",), ("out", "a,b/c d")]),
     replicate=st.sampled_from([Replication(), Replication(None), Replication(5e7)]),
     rehearse=st.sampled_from(REHEARSE_MODES),
+    exact=st.booleans(),
 )
 
 

@@ -63,6 +63,7 @@ def test_what_is_saved_and_kept_is_told_by_flags_and_variables() -> None:
     environ |= {"PET_KEEP_EVERY": "1000", "SPOTELASTIC_KEEP_EVERY": "7"}
     environ |= {"SPOTELASTIC_OUTPUT": str(Path("out").absolute())}
     environ |= {"SPOTELASTIC_REPLICATE": "50MB", "SPOTELASTIC_REHEARSE": "strict"}
+    environ |= {"SPOTELASTIC_EXACT": "1"}
     assert launcher_options.settings(
         options("--snapshot-every", "20", **environ)
     ) == dataclasses.replace(
@@ -74,6 +75,7 @@ def test_what_is_saved_and_kept_is_told_by_flags_and_variables() -> None:
         outputs=("out",),
         replicate=Replication(50e6),
         rehearse="strict",
+        exact=True,
     )
     assert launcher_options.settings(options("--keep_last=2", **environ)).keep_last == 2
     several = options("--output", "a/", "--output=b,./a/c", "--output", "a", **environ)

@@ -57,6 +57,8 @@ def test_spot_takes_the_cheapest_type_and_on_demand_the_order_of_the_overrides()
     offer = prices(g5=1.0, g6=0.5)
     assert places(wanted, [], True, offer)[0] == LaunchPool("subnet-a", "a", "g6.xlarge")
     assert places(wanted, [], False, offer)[0] == LaunchPool("subnet-a", "a", "g5.xlarge")
+    ranked = policy(1, spot_strategy="capacity-optimized-prioritized")
+    assert places(ranked, [], True, offer)[0] == LaunchPool("subnet-a", "a", "g5.xlarge")
 
 
 def test_scale_in_ends_the_oldest_in_the_fullest_zone() -> None:

@@ -66,6 +66,15 @@ def test_a_step_that_was_made_again(outcome: str) -> None:
     assert ("lr is &lt;0.1&gt;." in report_page(view)) is differs
 
 
+def test_the_fingerprint_of_what_was_trained() -> None:
+    assert PUBLISHED.report is not None
+    assert "Fingerprint" not in report_page(cluster_view(PUBLISHED, NOW))
+    its = "0123456789abcdef" * 4
+    view = cluster_view(replace(PUBLISHED, report=replace(PUBLISHED.report, fingerprint=its)), NOW)
+    assert ("Fingerprint", its[:8], its) in [(e.name, e.value, e.note) for e in view.figures]
+    assert its in report_page(view)
+
+
 def test_a_job_whose_end_is_known_says_how_far_until_when_and_for_how_much() -> None:
     known = replace(STATUS, total=1000, pace=0.5, began_at=BEGAN + 10, samples_per_second=1234.5)
     view = cluster_view(replace(PUBLISHED, status=known), NOW)

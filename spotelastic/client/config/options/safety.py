@@ -77,6 +77,15 @@ class SafetyOptions:
         choices=(*REHEARSE_MODES, FIRST),
         stored=lambda job: job.settings.rehearse,
     )
+    exact: bool = option(
+        False,
+        "The same bits on any nodes: set and compare what changes them. For scripts with virtual "
+        "ranks.",
+        UP,
+        SAFETY,
+        off="no-exact",
+        stored=lambda job: job.settings.exact,
+    )
     allow_uncommitted: bool = option(
         False,
         "Succeed even if the last step could not be committed.",

@@ -192,6 +192,32 @@ def test_gpus_of_different_memory_are_not_alike(one: str, other: str, why: str) 
         check_alike([TYPES[one], TYPES[other]])
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("g5.xlarge", "g6e.xlarge"),
+        ("g6.xlarge", "g6.12xlarge"),
+        ("p4d.24xlarge", "p4de.24xlarge"),
+        ("c5.large", "m6i.4xlarge"),
+    ],
+)
+def test_unlike_types_share_a_job_that_deals_each_batch_out(one: str, other: str) -> None:
+    assert check_alike([TYPES[one], TYPES[other]], unlike=True) == TYPES[one]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "why"),
+    [
+        ("m5.large", "g5.xlarge", "processors CPUs and GPUs"),
+        ("g6.xlarge", "g6f.large", "part of a GPU 1.0 and 0.125"),
+        ("c5.large", "c6g.large", "architecture x86_64 and arm64"),
+    ],
+)
+def test_but_not_any(one: str, other: str, why: str) -> None:
+    with pytest.raises(UsageError, match=f"{one} and {other} must not share a job: {why}"):
+        check_alike([TYPES[one], TYPES[other]], unlike=True)
+
+
 def test_a_type_that_is_never_spot_needs_nodes_that_are_bought_on_demand() -> None:
     never: InstanceType = TYPES["hpc7a.96xlarge"]
     with pytest.raises(UsageError, match=r"hpc7a.96xlarge: AWS does not sell it as spot"):

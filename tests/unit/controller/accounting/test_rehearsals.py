@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, replace
 
-from spotelastic.controller.accounting.rehearsals import proof, telling
+from spotelastic.controller.accounting.rehearsals import fingerprint, proof, telling
 from spotelastic.model.in_place import Rehearsal
 from spotelastic.model.progress import Event
 
@@ -45,3 +45,11 @@ def test_each_node_proves_its_part_of_the_first_commit() -> None:
     assert step(damaged) is None
     of_a_later_run = replace(told(20, 3, "equal"), kind="proven")
     assert proof([damaged, of_a_later_run]) == Rehearsal(20, 3, "equal", ("step 20",))
+
+
+def test_the_fingerprint_is_of_the_last_step() -> None:
+    first, last = (replace(told(at, 3, f"{at:064x}"), kind="fingerprint") for at in (10, 20))
+    assert fingerprint([first, last, told(30, 3, "equal")], 20) == last.data["outcome"]
+    assert fingerprint([first, last], 10) == ""
+    assert fingerprint([], 20) == ""
+    assert step(first) is None and proof([first]) is None

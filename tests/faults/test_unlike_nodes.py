@@ -1,0 +1,62 @@
+"""A job on nodes of unlike types, which have other numbers of workers, on the local cloud."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.clusters.running_job import SAVES, machines, training
+from support.clusters.trial_cluster import running_trial
+from support.places import TESTS
+from support.processes.patience import PATIENT
+
+from spotelastic.local import cloud
+from spotelastic.model.job import Settings
+
+pytestmark = pytest.mark.faults
+
+SCRIPT = TESTS / "support/scripts/exact_training.py"
+STEPS = "80"
+SMALL, LARGE = "g5.xlarge", "g6.12xlarge"
+
+
+def test_a_node_with_more_gpus_takes_the_place_of_a_lost_one_and_no_bit_changes(
+    tmp_path: Path,
+) -> None:
+    (folder := tmp_path / "job").mkdir()
+    (folder / "slowly").touch()
+    with running_trial(
+        tmp_path,
+        boot=cloud.BOOT,
+        script=SCRIPT.read_text(),
+        args=(str(folder), STEPS),
+        env={"OMP_NUM_THREADS": "1"},
+        settings=Settings(1, 2, workers=1, **SAVES),
+        instance_types=(SMALL, LARGE),
+        virtual_ranks=True,
+        workers_by_type={SMALL: 1, LARGE: 4},
+    ) as trial:
+        seen = trial.status(lambda status: len(training(status)) == 2, "two nodes that train")
+        assert seen.world_size == 2
+        lost = machines(trial)[min(training(seen))]
+        assert lost.type == SMALL
+        trial.faults.set_capacity(SMALL, lost.zone, 0)
+        trial.faults.kill(lost.id)
+        trial.status(lambda status: status.world_size == 5, "a node with four workers")
+        (folder / "slowly").unlink()
+        trial.status(lambda status: status.state == "succeeded", "the end of the job")
+        report = trial.cluster.objects.report()
+    assert report is not None
+    assert report.job.final_step == int(STEPS)
+    assert report.fingerprint == alone(tmp_path)
+
+
+def alone(folder: Path) -> str:
+    """The fingerprint of a run on one rank."""
+    (own := folder / "alone").mkdir()
+    run = sys.executable, "-m", "spotelastic", "run", "--standalone", str(SCRIPT), str(own), STEPS
+    done = subprocess.run(
+        run, cwd=own, capture_output=True, text=True, timeout=3 * PATIENT, check=True
+    )
+    (line,) = (each for each in done.stderr.splitlines() if "have the fingerprint" in each)
+    return line.rpartition(" ")[2]
