@@ -82,15 +82,17 @@ class SaveFailed(Value, frozen=True, tag="failed"):
 
 
 class Rehearsed(Value, frozen=True, tag="rehearsed"):
-    """A step was made again, or read back, and compared with what it was at first."""
+    """Something was found of a step, as by making it again."""
 
     step: int
     world_size: int
     outcome: str
-    """equal, noise or different."""
+    """equal, noise or different; of a step that was skipped, skipped or back."""
     message: str
     kind: str = "rehearsed"
-    """What was done: `rehearsed`, or `proven` of the first commit, which was read back."""
+    """What was done: `rehearsed`, `proven` of the first commit, which was read back, or `skipped`
+    of a step whose loss or gradients could not be right.
+    """
 
 
 class FilesTold(Value, frozen=True, tag="files"):
@@ -315,12 +317,14 @@ class Complain(Value, frozen=True, tag="complain"):
 
 
 class Rehearse(Value, frozen=True, tag="rehearse"):
-    """Report what a rehearsal has found."""
+    """Report what was found of a step."""
 
     step: int
     world_size: int
     outcome: str
     message: str
+    kind: str = "rehearsed"
+    """As in `Rehearsed`."""
 
 
 class Leave(Value, frozen=True, tag="leave"):

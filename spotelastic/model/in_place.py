@@ -103,6 +103,13 @@ REHEARSED = "rehearsed"
 PROVEN = "proven"
 """Kind of those that tell of the first commit, which was read back."""
 
+GUARD = "SPOTELASTIC_GUARD"
+"""Workers' environment variable that is 1 with `--guard`. What the script says counts before it."""
+SKIPPED = "skipped"
+"""Kind of the events that tell of a step that was skipped, or from which the run goes back."""
+TOLD_KINDS = (REHEARSED, PROVEN, SKIPPED)
+"""Kinds of those that tell what was found of a step. A later version may tell of others."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rehearsal:

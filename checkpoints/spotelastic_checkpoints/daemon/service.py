@@ -473,7 +473,8 @@ class Service:
         return _LATER
 
     def _rehearsed(self, told: messages.Rehearse) -> object:
-        self._found(messages.Rehearsed(told.step, told.world_size, told.outcome, told.message))
+        found = told.step, told.world_size, told.outcome, told.message, told.kind
+        self._found(messages.Rehearsed(*found))
         return _LATER
 
     def _found(self, report: messages.Rehearsed) -> None:

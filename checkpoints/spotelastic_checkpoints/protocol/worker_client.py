@@ -233,9 +233,9 @@ class WorkerClient:
         except DaemonUnavailable:
             self._reconnect(0.0)
 
-    def rehearsed(self, step: int, world_size: int, outcome: str, message: str) -> None:
-        """Tell people what a rehearsal has found."""
-        self._tell(messages.Rehearse(step, world_size, outcome, message))
+    def found(self, step: int, world_size: int, outcome: str, message: str, kind: str) -> None:
+        """Tell people what was found of a step, as by a rehearsal."""
+        self._tell(messages.Rehearse(step, world_size, outcome, message, kind))
 
     def wait(self, step: int) -> int:
         """Wait at the target `step`, which is sealed, and return the next target."""

@@ -19,7 +19,7 @@ only steps move the cursor.
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -78,8 +78,10 @@ class VirtualRanksSum(Protocol):
         """Yield the pieces of this rank. At the end gradients are those of all ranks."""
 
 
-Place = int | Callable[[], int] | None
+Rank = int | Callable[[], int] | None
 """A rank or a number of ranks, or what returns the present one."""
+Place = tuple[int, int]
+"""An epoch, and the samples of it that come before a batch."""
 
 
 def microbatches(
@@ -135,8 +137,8 @@ class ElasticSampler(Sampler[list[int]]):
         seed: int = 0,
         shuffle: bool = True,
         drop_last: bool = False,
-        rank: Place = None,
-        world_size: Place = None,
+        rank: Rank = None,
+        world_size: Rank = None,
         check: bool = True,
         virtual_ranks: int | None = None,
     ) -> None:
@@ -156,6 +158,8 @@ class ElasticSampler(Sampler[list[int]]):
         self.epoch = 0
         self.consumed = 0
         """Samples of this epoch that steps have been made of, on all ranks together."""
+        self.left_out: set[Place] = set()
+        """Batches that no step is made of: the epoch, and the samples of it that come before."""
         self._shuffle = shuffle
         self._place = rank, world_size
         self._check = check
@@ -242,6 +246,8 @@ class ElasticSampler(Sampler[list[int]]):
         for start in range(self.consumed, self._usable, self.global_batch):
             if under_way.is_over:
                 return  # the other batches are no longer this rank's
+            if (self.epoch, start) in self.left_out:
+                continue
             end = min(start + self.global_batch, self._usable)
             positions = self._share(start, end, rank, world_size)
             under_way.drawn += 1
@@ -269,9 +275,16 @@ class ElasticSampler(Sampler[list[int]]):
             self._passes.check()
         self._passes.stepped()
         self._forget_resuming()
-        self.consumed += self.batch
-        if self.consumed >= self._usable:
-            self.epoch, self.consumed = self.epoch + 1, 0
+        self._pass_by()
+
+    def _pass_by(self) -> None:
+        """Go on to the next batch that is not left out."""
+        while True:
+            self.consumed += self.batch
+            if self.consumed >= self._usable:
+                self.epoch, self.consumed = self.epoch + 1, 0
+            if (self.epoch, self.consumed) not in self.left_out:
+                return
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the beginning of an epoch. Changes nothing within that epoch."""
@@ -286,11 +299,14 @@ class ElasticSampler(Sampler[list[int]]):
             "consumed": self.consumed,
             "size": self.size,
             **({} if self.virtual_ranks is None else {"virtual_ranks": self.virtual_ranks}),
+            **({"left_out": sorted(map(list, self.left_out))} if self.left_out else {}),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go to a saved position. Raises `UsageError` if the size of the data has changed within an
         epoch, or the number of virtual ranks at all.
+
+        Batches that were left out since the state was saved stay left out.
         """
         if (before := state.get("virtual_ranks", self.virtual_ranks)) != self.virtual_ranks:
             raise UsageError(
@@ -306,6 +322,9 @@ class ElasticSampler(Sampler[list[int]]):
         self.consumed = state["consumed"]
         if self.consumed >= self._usable:  # Another global batch may leave more of the epoch out.
             self.epoch, self.consumed = self.epoch + 1, 0
+        self.left_out |= set(map(tuple, state.get("left_out", ())))
+        if (self.epoch, self.consumed) in self.left_out:
+            self._pass_by()
         self._resumed, self._before = self.consumed > 0, None
 
     def _forget_resuming(self) -> None:
@@ -335,6 +354,25 @@ def refuse_ended(sampler: ElasticSampler) -> None:
     other ranks.
     """
     sampler._passes.refuse_ended()
+
+
+def left_out(values: Mapping[str, Any]) -> dict[str, set[Place]]:
+    """Return the batches that are left out, by the sampler's name."""
+    return {
+        name: value.left_out
+        for name, value in values.items()
+        if isinstance(value, ElasticSampler) and value.left_out
+    }
+
+
+def leave_out(values: Mapping[str, Any], *told: Mapping[str, Iterable[Place]]) -> None:
+    """Leave batches out from now on, by the sampler's name."""
+    for name, places in (pair for each in told for pair in each.items()):
+        sampler = values.get(name)
+        if isinstance(sampler, ElasticSampler):
+            sampler.left_out.update(places)
+            if (sampler.epoch, sampler.consumed) in sampler.left_out:
+                sampler._pass_by()
 
 
 def position(sampler: ElasticSampler) -> Position:
