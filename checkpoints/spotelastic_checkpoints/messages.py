@@ -81,6 +81,12 @@ class SaveFailed(Value, frozen=True, tag="failed"):
     """The problem, in one line for people."""
 
 
+HELD = "held"
+"""Kind of a `Rehearse` that tells nobody but the daemon: up to this step an audit has found all
+right.
+"""
+
+
 class Rehearsed(Value, frozen=True, tag="rehearsed"):
     """Something was found of a step, as by making it again."""
 
@@ -91,7 +97,7 @@ class Rehearsed(Value, frozen=True, tag="rehearsed"):
     message: str
     kind: str = "rehearsed"
     """What was done: `rehearsed`, `proven` of the first commit, which was read back, or `skipped`
-    of a step whose loss or gradients could not be right.
+    of a step whose loss or gradients could not be right, `audited` where ranks had other results.
     """
 
 

@@ -54,6 +54,8 @@ def _settings(settings: Settings) -> list[str]:
     ]
     flags += [f"--output={output.replace(',', ',,')}" for output in settings.outputs]
     # In memory there are no replicas unless asked for; `spotelastic run` has them by default.
+    flags += ["--guard"] * settings.guard
+    flags += [f"--audit=1/{settings.audit}"] if settings.audit else []
     return [*flags, f"--replicate={settings.replicate}", *(["--gang"] if settings.gang else [])]
 
 

@@ -116,6 +116,8 @@ def settings(options: argparse.Namespace) -> Settings:
         outputs=validation.outputs(options.output, Path.cwd()),
         replicate=validation.replication(options.replicate),
         rehearse=options.rehearse,
+        guard=options.guard,
+        audit=validation.audit(options.audit),
     )
 
 

@@ -73,6 +73,10 @@ class Settings:
     """Whether a run makes some steps again, to see whether they come back as they were: auto, off,
     or strict.
     """
+    guard: bool = False
+    """Whether steps are skipped whose loss or gradients cannot be right."""
+    audit: int = 0
+    """One step in so many is audited: a virtual rank is computed again by other ranks; 0: none."""
 
     def difference(self, other: "Settings") -> str | None:
         """Return the first flag in which two nodes of a run differ, naming both sides, or None.
@@ -99,6 +103,8 @@ class Settings:
             "--output": ", ".join(self.outputs) or "not given",
             "--replicate": self.replicate,
             "--rehearse": self.rehearse,
+            "--guard": "given" if self.guard else "not given",
+            "--audit": f"1/{self.audit}" if self.audit else "not given",
             "--exit-barrier-timeout": f"{self.exit_barrier:g}",
             "lease": f"{self.lease:g} s",
             "quiet": f"{self.quiet:g} s",

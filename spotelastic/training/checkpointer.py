@@ -8,6 +8,7 @@
 The same script runs under `spotelastic up` and `spotelastic run`, under torchrun, and alone.
 """
 
+import math
 import os
 import time
 from collections.abc import Iterable, Iterator, MutableMapping
@@ -279,7 +280,10 @@ class Checkpointer(Saving):
         session, client, _ = self._entered()
         self._restored = True
         growth.begin(self._state)
-        restored = open_source(replace(session, ranks=ranks), client, self._state, step)
+        auditing = self._steps.auditing
+        limit = math.inf if auditing is None else auditing.limit(ranks)
+        place = replace(session, ranks=ranks)
+        restored = open_source(place, client, self._state, step, limit=limit)
         if restored is None:
             if self._told_step:
                 raise SpotelasticError("there is nothing to go back to: nothing was saved")

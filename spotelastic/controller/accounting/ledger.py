@@ -109,6 +109,8 @@ def report(
         total_usd_per_hour=spent.total.per_hour,
         rehearsal=rehearsals.telling(events),
         proof=rehearsals.proof(events),
+        skipped=rehearsals.skipped(events),
+        audit=rehearsals.audit(events),
         traffic_usd=spent.traffic.spent,
         traffic_usd_per_hour=spent.traffic.per_hour,
     )

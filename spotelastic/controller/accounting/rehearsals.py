@@ -1,10 +1,21 @@
-"""Finds out of a job's events what rehearsals, and the proof of its first commit, found (pure)."""
+"""Finds out of a job's events what was found of its steps (pure).
+
+By rehearsals, by the proof of the first commit, by the guard of steps, and by audits.
+"""
 
 from collections.abc import Iterable
 
 import msgspec
 
-from spotelastic.model.in_place import PROVEN, REHEARSED, Rehearsal
+from spotelastic.model.in_place import (
+    AUDITED,
+    PROVEN,
+    REHEARSED,
+    SICK,
+    SKIPPED,
+    Rehearsal,
+    Skipped,
+)
 from spotelastic.model.progress import Event
 
 
@@ -31,6 +42,28 @@ def proof(events: Iterable[Event]) -> Rehearsal | None:
     found = [each for event in events if (each := _read(event, PROVEN)) is not None]
     newest = [each for each in found if each.step == found[-1].step]
     return max(newest, key=lambda each: each.differs, default=None)
+
+
+def skipped(events: Iterable[Event]) -> Skipped:
+    """Return what is known of steps that were skipped."""
+    found = [(event, its) for event in events if (its := _read(event, SKIPPED)) is not None]
+    if not found:
+        return Skipped()
+    returns = sum(its.outcome == "back" for _, its in found)
+    return Skipped(len(found), returns, found[-1][0].at, found[-1][1].line)
+
+
+def audit(events: Iterable[Event]) -> Rehearsal | None:
+    """Return the newest audit in which ranks have differed; None if there was none.
+
+    What the node has told whose result differed says no more than what all have seen.
+    """
+    found = (each for event in events if (each := _read(event, AUDITED)) is not None)
+    return max((each for each in found if each.outcome != SICK), key=_step, default=None)
+
+
+def _step(found: Rehearsal) -> int:
+    return found.step
 
 
 def _read(event: Event, kind: str) -> Rehearsal | None:

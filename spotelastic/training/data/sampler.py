@@ -19,7 +19,7 @@ only steps move the cursor.
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -30,7 +30,9 @@ from numpy.typing import NDArray
 from torch.utils.data import Sampler
 
 from spotelastic.errors import UsageError
-from spotelastic.training.data import randomness, sum_tree
+from spotelastic.model.in_place import AUDIT
+from spotelastic.training.data import audit, randomness, sum_tree
+from spotelastic.training.data.audit import AuditPlan
 from spotelastic.training.data.loader_passes import Pass, Passes
 
 MOST_VIRTUAL_RANKS = 1024
@@ -173,6 +175,7 @@ class ElasticSampler(Sampler[list[int]]):
         mid-epoch.
         """
         self.virtual_ranks = virtual_ranks
+        self._audits = int(os.environ.get(AUDIT) or 0)
         self.pieces: VirtualRanksSum | None = None
         """What computes and sums them; set by `checkpoint.steps()`."""
         self._usable = self.size - self.size % global_batch if drop_last else self.size
@@ -267,7 +270,16 @@ class ElasticSampler(Sampler[list[int]]):
             bounds = deal(leaves, world_size)
             first, last = (end - start) * bounds[rank], (end - start) * bounds[rank + 1]
             own = np.arange(start + first // leaves, start + last // leaves)
+            again = self.audited(start, bounds)
+            if again is not None and rank in again.again and rank != again.owner:
+                own = own if own.size else np.asarray([start])
+                its = sum_tree.rows(again.leaf, leaves, end - start)
+                own = np.concatenate([own, np.arange(start + its.start, start + its.stop)])
         return own if own.size else np.asarray([start])
+
+    def audited(self, start: int, bounds: Sequence[int]) -> AuditPlan | None:
+        """Return which virtual rank of a batch is computed again, and by whom; None: none is."""
+        return audit.plan(self.seed, (self.epoch, start), self._audits, bounds)
 
     def advance(self) -> None:
         """Move past the current batch: a step was made of it, or it was skipped or accumulated."""

@@ -22,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from spotelastic import torch_names
 from spotelastic.errors import UsageError
 from spotelastic.training.data import randomness
+from spotelastic.training.data.audit import AuditPlan
 from spotelastic.training.data.sampler import ElasticSampler, Microbatch, place_of
 from spotelastic.training.data.sum_tree import cuts, rows, shares, takes
 from spotelastic.training.exact.batch_norm import BatchNorms
@@ -55,9 +56,16 @@ class Trained:
 class Pieces:
     """The virtual ranks of one sampler."""
 
-    def __init__(self, sampler: ElasticSampler, trained: Callable[[], Trained]) -> None:
+    def __init__(
+        self,
+        sampler: ElasticSampler,
+        trained: Callable[[], Trained],
+        compare: Callable[[AuditPlan, Sequence[bytes]], None],
+    ) -> None:
+        """`compare` takes what this rank came to in an audit. All ranks call it."""
         self._sampler = sampler
         self._trained = trained
+        self._compare = compare
         self._exchange: Exchange | None = None
         self._norms = BatchNorms([])
         self._like: list[Tensor] = []
@@ -134,17 +142,33 @@ class Pieces:
         seed = f"{self._sampler.epoch}/{self._sampler.consumed}/{self._passes}"
         exchange.begin(bounds)
         norms.begin()
+        audit, told = self._sampler.audited(self._sampler.consumed, bounds), list[bytes]()
+        for _ in range(audit.again.count(rank) if audit is not None else 0):
+            assert audit is not None
+            its = rows(audit.leaf, leaves, size)
+            # What others compute comes behind this rank's own rows, or the one in their place.
+            first = rows(own.start, leaves, size).start if rank == audit.owner else its.start
+            behind = 0 if rank == audit.owner else max(1, _rows_of(own, leaves, size))
+            at = its.start - first + behind
+            randomness.derive(self._sampler.seed, seed, audit.leaf, often=True)
+            norms.put_back()
+            yield Microbatch(slice(at, at + len(its)), len(its) / size, False)
+            told.append(exchange.digest())
+            exchange.forget()
         for leaf in own:
             its, first = rows(leaf, leaves, size), rows(own.start, leaves, size).start
             weight, last = len(its) / size, leaf == own[-1]
             piece = Microbatch(slice(its.start - first, its.stop - first), weight, last)
             randomness.derive(self._sampler.seed, seed, leaf, often=True)
             norms.put_back()
-            if last:
+            is_audited = audit is not None and leaf == audit.leaf
+            if last and not is_audited:
                 exchange.send_as_they_come(leaf)
             begun = self._now()
             yield piece
             took = self._now() - begun
+            if is_audited:
+                told.append(exchange.digest())
             if not last:
                 exchange.put(leaf)
             others.append((leaf, [*self._seen(piece, leaf, took), *norms.changes(weight)]))
@@ -157,6 +181,8 @@ class Pieces:
             taken = (statistics.median(each[its.start : its.stop]) for its in shares(bounds))
             self._measured.append(tuple(max(one, 1e-6) for one in taken))
         self.are_summed = True
+        if audit is not None:
+            self._compare(audit, told)
 
     def _now(self) -> float:
         if self._measures and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
@@ -188,6 +214,11 @@ class Pieces:
             self._exchange = Exchange(parameters, [*self._like, *self._norms.like])
             self._of = of
         return self._exchange
+
+
+def _rows_of(leaves: range, of: int, size: int) -> int:
+    """Return how many rows of a batch of that size neighbouring leaves have."""
+    return size * leaves.stop // of - size * leaves.start // of
 
 
 @contextmanager

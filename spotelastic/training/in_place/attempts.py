@@ -86,6 +86,8 @@ class Attempt:
     """What the agent said when this worker rested in the vote."""
     fault: Fault = Fault.NONE
     """What is wrong with the step on one of the ranks, as all know."""
+    differs: str = ""
+    """How ranks differ in an audit of the step, as all know."""
     goes_back: bool = False
     """Whether the run goes back instead."""
 

@@ -27,6 +27,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from spotelastic import torch_names
+from spotelastic.errors import SpotelasticError
 from spotelastic.model.in_place import GUARD, SKIPPED
 from spotelastic.training.data import sampler as samplers
 from spotelastic.training.data.sampler import ElasticSampler, Place
@@ -35,6 +36,8 @@ from spotelastic.training.state.state import State
 
 IN_A_ROW = 3
 """Steps skipped in a row after which the run goes back."""
+RETURNS = 3
+"""How often it does without `HISTORY` steps made in between. Then the state it has is at fault."""
 WARM_UP, HISTORY = 20, 100
 """Steps that are needed to say what is usual, and the newest ones that are looked at."""
 SPREADS = 20.0
@@ -101,11 +104,14 @@ class Guard:
         self._losses, self._norms = deque[float](maxlen=HISTORY), deque[float](maxlen=HISTORY)
         self._clipped: list[torch.Tensor] = []
         self._coming: torch.Tensor | None = None
+        self._device = torch.device("cpu")
         self._has_loss = False
         self._seen = Reading()
         self._left: dict[str, set[Place]] = {}
         """The batches of the steps that were skipped in a row, by the sampler's name."""
         self.in_a_row = 0
+        self._returns = self._made = 0
+        """How often the run has gone back, and how many steps it has made since."""
         self._stop_noting = torch_names.note_clipped_norms(self._note)
 
     def close(self) -> None:
@@ -136,12 +142,14 @@ class Guard:
         zero = torch.zeros_like(norm)
         parts = [zero if part is None else part for part in (left_out, value)]
         told = torch.stack([norm, *(part.detach().to(norm).reshape(()) for part in parts)])
-        self._coming = told.to("cpu", non_blocking=True)
+        self._device, self._coming = told.device, told.to("cpu", non_blocking=True)
 
     def judge(self) -> Fault:
         """Return what is wrong with the step, once the device has computed what was looked at."""
         if self._coming is None:
             return Fault.NONE
+        if self._device.type == "cuda":  # the vote has waited for it already, where there is one
+            torch.cuda.current_stream(self._device).synchronize()
         norm, left_out, loss = self._coming.tolist()
         self._seen = Reading() if left_out else Reading(loss if self._has_loss else None, norm)
         return decide(self._seen, self._losses, self._norms)
@@ -151,6 +159,13 @@ class Guard:
         for value, history in ((self._seen.loss, self._losses), (self._seen.norm, self._norms)):
             if value is not None:
                 history.append(value)
+        self.forget_row()
+        self._made += 1
+        if self._made >= HISTORY:
+            self._returns = 0
+
+    def forget_row(self) -> None:
+        """Begin to count anew: a step was made, or another one was restored."""
         self.in_a_row = 0
         self._left.clear()
 
@@ -163,6 +178,7 @@ class Guard:
         """Count a step that was skipped, and tell people of it. Returns the line.
 
         If the run goes `back`, the batches of the steps that were skipped in a row are left out.
+        Raises `SpotelasticError` where it has done so too often.
         """
         self.in_a_row += 1
         for name, value in self._state.values.items():
@@ -174,7 +190,14 @@ class Guard:
             line += f"; the run goes back to a save from before step {first}"
             line += ", and leaves their batches out" if self._left else ""
             samplers.leave_out(self._state.values, self._left)
-            self._left, self.in_a_row = {}, 0
+            self.forget_row()
+            self._returns, self._made = self._returns + 1, 0
+            if self._returns > RETURNS:
+                raise SpotelasticError(
+                    f"{line}: that was so after {RETURNS} other batches, too. What the save has is "
+                    "at fault, or the data: go back further with checkpoint.restore(step=...), or "
+                    "leave --guard out"
+                )
         if self._loop.ranks().rank == 0:
             self._loop.tell(SKIPPED, step, "back" if back else "skipped", line)
         return line

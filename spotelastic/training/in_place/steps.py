@@ -33,12 +33,14 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
 from spotelastic.errors import SpotelasticError, UsageError
-from spotelastic.model.in_place import Change, Enter, Standing
+from spotelastic.model.in_place import AUDIT, Change, Enter, Standing
 from spotelastic.training.data import sampler as samplers
+from spotelastic.training.data.audit import AuditPlan
 from spotelastic.training.data.sampler import ElasticSampler
 from spotelastic.training.exact.pieces import Pieces, Trained
 from spotelastic.training.in_place import failures, models
 from spotelastic.training.in_place.attempts import Attempt, Step
+from spotelastic.training.in_place.auditing import Auditing
 from spotelastic.training.in_place.guarding import Fault, Guard
 from spotelastic.training.in_place.meeting import LoopParts, Meeting, join
 from spotelastic.training.in_place.rehearsing import Mode, Rehearsing, TrialStage
@@ -61,6 +63,7 @@ class Steps:
         self._rehearsing = Rehearsing(loop, rehearses)
         self.guard = Guard(loop) if guards else None
         """Looks at loss and gradients of each step; None where that is not asked for."""
+        self.auditing = Auditing(loop) if os.environ.get(AUDIT) else None
         self._meeting: Meeting | None = None
         self._undo = Undo(loop.state)
         self._attempt: Attempt | None = None
@@ -284,7 +287,7 @@ class Steps:
         for value in self._loop.state.values.values():
             if isinstance(value, ElasticSampler) and value.virtual_ranks is not None:
                 if not isinstance(value.pieces, Pieces):
-                    value.pieces = Pieces(value, self._trained)
+                    value.pieces = Pieces(value, self._trained, self._compare)
                 yield value.pieces
 
     def _share_by_times(self) -> None:
@@ -300,6 +303,14 @@ class Steps:
             if isinstance(its, Pieces) and its.share_by_times():
                 samplers.go_back(value, samplers.position(value))
                 self._tell(self.undone)
+
+    def _compare(self, plan: AuditPlan, told: Sequence[bytes]) -> None:
+        """Compare what ranks came to in an audit. If they differ, all leave the block together."""
+        attempt = self._attempt
+        if attempt is not None and self.auditing is not None:
+            attempt.differs = self.auditing.compare(attempt.step.number, plan, told)
+            if attempt.differs:
+                raise failures.Unwound
 
     def _trained(self) -> Trained:
         state = self._loop.state
@@ -325,7 +336,7 @@ class Steps:
                     error = unwound
             if meeting is not None:
                 return self._settled(attempt, meeting, error)
-            if attempt.fault:
+            if attempt.fault or attempt.differs:
                 return self._skipped(attempt, error)
             if error is None:
                 self._count(attempt)
@@ -344,7 +355,7 @@ class Steps:
             self._begin_again(attempt, error)
             self._entry = attempt.order, Standing(self._loop.last_step())
             return True
-        if attempt.fault:
+        if attempt.fault or attempt.differs:
             return self._skipped(attempt, error)
         if error is not None:
             if not meeting.is_lost(error):
@@ -377,20 +388,24 @@ class Steps:
             self._tell_and_rest(step, meeting)
 
     def _skipped(self, attempt: Attempt, error: BaseException | None) -> bool:
-        """Undo a step that all ranks skip. Returns whether an exception is settled by that."""
-        guard, meeting = self.guard, self._meeting
-        if guard is None or not (error is None or failures.is_unwinding(error)):
+        """Undo a step that all ranks skip, or go back from. Returns whether an exception is settled
+        by that.
+        """
+        meeting, line = self._meeting, attempt.differs
+        if not (error is None or failures.is_unwinding(error)):
             return False
         failures.clear_frames(error)
         self._undo.put_back(stays=True)
         self._rehearsing.put_back()
         self._rehearsing.give_up()
         self._undo.finished(None)
-        attempt.step.skipped = True
-        line = guard.skipped(attempt.step.number, attempt.fault, back=attempt.goes_back)
-        if not attempt.goes_back:
-            self._count(attempt)
-            return True
+        if not line and self.guard is not None:
+            attempt.step.skipped = True
+            back = attempt.goes_back
+            line = self.guard.skipped(attempt.step.number, attempt.fault, back=back)
+            if not back:
+                self._count(attempt)
+                return True
         self._tell(self.undone)
         if meeting is None:
             self._loop.start_anew()
@@ -560,6 +575,8 @@ class Steps:
         self._made, self._has_met = None, False
         self._rehearsing.give_up()
         meeting.enter(order, standing)
+        if self.guard is not None and order.restores:
+            self.guard.forget_row()
         for pieces in self._pieces():
             pieces.forget_times()
         self._rehearsing.enters(self._loop.last_step())

@@ -5,20 +5,23 @@ each: `python -m support.scripts.virtual_ranks FOLDER KIND,... NUMBER...`.
 import sys
 
 import support.training.forked
-from support.training.virtual_loops import KINDS, Throttled
+from support.training.virtual_loops import KINDS, LeavesOut, Poisoned, Throttled
 
 import spotelastic as se
 
+OTHERS = Throttled, Poisoned, LeavesOut
+
 
 def train(rank: int, world: int, name: str, folder: str) -> None:
-    kind = {**KINDS, "Throttled": Throttled}[name]()
-    with se.Checkpointer(kind.state, storage=f"{folder}/{name}-{world}") as checkpoint:
+    kind = {**KINDS, **{each.__name__: each for each in OTHERS}}[name]()
+    storage = f"{folder}/{name}-{world}"
+    with se.Checkpointer(kind.state, storage=storage, guard=kind.guards) as checkpoint:
         kind.checkpoint = checkpoint
         losses = ""
         for step in checkpoint.steps(kind.steps):
             with step:
                 step.loss = kind.block(step.number)
-            losses += f" {step.loss.item():.9g}"
+            losses += "" if kind.guards else f" {step.loss.item():.9g}"
     print(name, world, kind.computed, kind.digest() + losses, flush=True)
 
 

@@ -5,10 +5,11 @@ ranks, and tells a digest of everything that it has trained.
 """
 
 import hashlib
+import math
 import os
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -69,6 +70,7 @@ class Virtual:
 
     workers = 0
     steps = 7
+    guards = False
 
     def __init__(self) -> None:
         self.computed = 0
@@ -185,6 +187,35 @@ class Throttled(Wrapped):
         self.computed += 1
         time.sleep(0.01 * (1 + 3 * int(os.environ["RANK"])))
         return loss
+
+
+class Poisoned(Virtual):
+    """Has batches with which gradients are not finite, or far too large."""
+
+    steps, guards = 48, True
+    poison: Mapping[tuple[int, int], float] = {
+        (1, 24): math.nan,
+        (5, 12): math.inf,
+        (6, 0): 1e6,
+        **dict.fromkeys(((7, 24), (7, 36), (8, 0)), math.nan),
+        (9, 12): -1e9,
+    }
+    """By epoch and samples before it, by what the loss is multiplied."""
+    counted = 4
+    """How many of them are skipped, and not left out."""
+
+    def scaled(self, loss: Tensor) -> Tensor:
+        return loss * self.poison.get((self.sampler.epoch, self.sampler.consumed), 1.0)
+
+
+class LeavesOut(Virtual):
+    """Leaves those batches out."""
+
+    steps = Poisoned.steps - Poisoned.counted
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sampler.left_out |= {*Poisoned.poison}
 
 
 KINDS = {kind.__name__: kind for kind in (Virtual, Wrapped, WrappedWithoutNoSync, Twice)}
