@@ -64,15 +64,14 @@ class Auditing:
         line = f"step {step}: ranks differ (--audit): {'; '.join(lines)}"
         if back:
             known = not math.isinf(self._held)
-            line += (
-                f"; the run goes back to {f'step {self._held} or before' if known else 'its save'}"
-            )
+            to = f"a save up to step {self._held}" if known else "its newest save"
+            line += f"; the run goes back to {to}"
+            self._limit, self._differed = self._held, self._differed + 1
         if ranks.rank in sick:
             its = f"rank {ranks.rank} computes other results than the rest (--audit, step {step})"
             self._loop.tell(AUDITED, step, SICK, its)
         if ranks.rank == min({*range(len(found))} - sick, default=0):
             self._loop.tell(AUDITED, step, "different", line)
-        self._limit, self._differed = self._held, self._differed + back
         if self._differed > RETURNS:
             raise SpotelasticError(
                 f"{line}: that was so {RETURNS} times before. Is something random in the script "

@@ -24,10 +24,11 @@ from support.saving.daemons_and_workers import cluster
 from support.training import loop_kinds
 from support.training.loop_kinds import Plain
 from support.training.open_checkpointer import wait_for_slots
-from support.training.virtual_loops import Virtual, Wrapped
+from support.training.virtual_loops import Flipped, LeavesOut, Poisoned, Virtual, Wrapped
 from torch.distributed import TCPStore
 
 import spotelastic as se
+from spotelastic.model.in_place import AUDITED
 from spotelastic.training import checkpointer  # noqa: F401  # once for all workers
 from spotelastic.training.in_place import watching
 from spotelastic.training.runtime.rehearsal_record import RehearsalRecord
@@ -62,10 +63,12 @@ def script(make: type[Plain | Virtual], seed: int) -> Script:
         wait_for_slots()
         watching.watch()
         dist.init_process_group("gloo")
+        os.environ["SPOTELASTIC_AUDIT"] = str(getattr(make, "audits", "") or "")
         kind = make()
-        with se.Checkpointer(kind.state, rehearse=True) as checkpoint:
+        guards = getattr(make, "guards", False)
+        with se.Checkpointer(kind.state, rehearse=True, guard=guards) as checkpoint:
             kind.checkpoint = checkpoint
-            for step in checkpoint.steps(STEPS):
+            for step in checkpoint.steps(getattr(make, "made", STEPS)):
                 with step:
                     step.loss = kind.block(step.number)
                 if step.finished:
@@ -183,6 +186,8 @@ def drawn(
     def hears(event: messages.DaemonEvent) -> None:
         if isinstance(event, messages.Rehearsed | messages.SaveFailed):
             heard.append(event.message)
+        if isinstance(event, messages.Rehearsed) and event.kind == AUDITED:
+            heard.append(f"{event.outcome}: {event.message}")
 
     (folder / "daemon").mkdir()
     with cluster(folder / "daemon", workers=ranks) as [node]:
@@ -199,9 +204,28 @@ def drawn(
         return agent
 
 
+def guarded(folder: Path, seed: int) -> Agent:
+    return drawn(folder, seed, Poisoned, happens=seed > 0)
+
+
+def flipped(folder: Path, seed: int) -> Agent:
+    """One of three ranks has a bit flipped. Nothing else happens."""
+    return drawn(folder, seed, flipped_kind(seed), ranks=3, happens=False)
+
+
+def flipped_kind(seed: int) -> type[Flipped]:
+    draw = random.Random(f"flip/{seed}")
+    what = ("gradient", "weight", "moment")[seed % 3]
+    chosen = {"what": what, "rank": draw.randrange(3), "at": draw.randrange(12, 40)}
+    return type("Flipped", (Flipped,), chosen)
+
+
 CASES: dict[str, Case] = {
     "drawn-alone": lambda folder: run(1, alone, folder / "alone", Plan()),
     **{f"drawn-{seed}": functools.partial(drawn_plain, seed=seed) for seed in SEEDS},
+    **{f"guarded-{seed}": functools.partial(guarded, seed=seed) for seed in SEEDS},
+    **{f"flipped-{seed}": functools.partial(flipped, seed=seed) for seed in SEEDS},
+    "left-out-alone": lambda folder: drawn(folder, 0, LeavesOut, ranks=1, happens=False),
     **{f"virtual-{seed}": functools.partial(drawn_virtual, seed=seed) for seed in SEEDS},
     **{
         f"virtual-alone-{number}": functools.partial(virtual_alone, number=number)

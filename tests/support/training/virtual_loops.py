@@ -212,10 +212,48 @@ class LeavesOut(Virtual):
     """Leaves those batches out."""
 
     steps = Poisoned.steps - Poisoned.counted
+    made = 60 - Poisoned.counted
+    """Steps of a run whose others make 60."""
 
     def __init__(self) -> None:
         super().__init__()
         self.sampler.left_out |= {*Poisoned.poison}
+
+
+class Flipped(Virtual):
+    """One rank of three has a bit flipped, once: in what it computes, or in what it has."""
+
+    steps = 24
+    audits = 1
+    """All steps are audited, in each of which all of three ranks are asked."""
+    what = ""
+    rank, at = 0, 0
+
+    def backward(self, words: Tensor) -> None:
+        is_due = self.at == self.number and self.rank == int(os.environ["RANK"])
+        parameters = [*self.model.parameters()]
+        draw = random.Random(f"{self.what}/{self.rank}/{self.at}")
+        if is_due and self.what != "gradient":
+            self.at = 0
+            moments = [self.optimizer.state[each]["exp_avg"] for each in parameters[:-4]]
+            flip(draw, draw.choice(parameters if self.what == "weight" else moments).data)
+        for micro in self.sampler.microbatches():
+            micro.loss = loss_of(self.model, words[micro.rows])
+            (micro.loss * micro.weight).backward()
+            if is_due and self.what == "gradient":
+                self.at = 0
+                flip(draw, self.model.get_parameter("out.weight").grad)
+
+    def block(self, number: int) -> Any:
+        self.number = number
+        return super().block(number)
+
+
+def flip(draw: random.Random, tensor: Tensor | None) -> None:
+    """Flip one bit of one element."""
+    assert tensor is not None
+    words = tensor.view(-1).view(torch.int32)
+    words[draw.randrange(len(words))] ^= 1 << draw.randrange(31)
 
 
 KINDS = {kind.__name__: kind for kind in (Virtual, Wrapped, WrappedWithoutNoSync, Twice)}
