@@ -223,7 +223,6 @@ class LeavesOut(Virtual):
 class Flipped(Virtual):
     """One rank of three has a bit flipped, once: in what it computes, or in what it has."""
 
-    steps = 24
     audits = 1
     """All steps are audited, in each of which all of three ranks are asked."""
     what = ""
@@ -233,15 +232,14 @@ class Flipped(Virtual):
         is_due = self.at == self.number and self.rank == int(os.environ["RANK"])
         parameters = [*self.model.parameters()]
         draw = random.Random(f"{self.what}/{self.rank}/{self.at}")
+        self.at = 0 if is_due else self.at  # once, also if the step comes again
         if is_due and self.what != "gradient":
-            self.at = 0
             moments = [self.optimizer.state[each]["exp_avg"] for each in parameters[:-4]]
             flip(draw, draw.choice(parameters if self.what == "weight" else moments).data)
         for micro in self.sampler.microbatches():
             micro.loss = loss_of(self.model, words[micro.rows])
             (micro.loss * micro.weight).backward()
             if is_due and self.what == "gradient":
-                self.at = 0
                 flip(draw, self.model.get_parameter("out.weight").grad)
 
     def block(self, number: int) -> Any:
