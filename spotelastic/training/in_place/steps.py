@@ -168,7 +168,7 @@ class Steps:
         False where a peer was lost meanwhile.
         """
         rehearsing, standing = self._rehearsing, Standing(step.number - 1, "dirty")
-        if not rehearsing.restores_first and self._has_taken_ahead():
+        if not rehearsing.restores_first and any(map(samplers.waits, self._samplers())):
             meeting.hinder(AHEAD)  # Later on it may be the batch of the attempt before.
         try:
             if rehearsing.restores_first:
@@ -277,15 +277,14 @@ class Steps:
         self._loop.groups.has_failed = False
         self._rehearsing.begins()
 
-    def _has_taken_ahead(self) -> bool:
-        """Return whether the script holds a batch that is this rank's share of a later step."""
+    def _samplers(self) -> Iterator[ElasticSampler]:
         values = self._loop.state.values.values()
-        return any(isinstance(value, ElasticSampler) and samplers.waits(value) for value in values)
+        return (value for value in values if isinstance(value, ElasticSampler))
 
     def _pieces(self) -> Iterator[Pieces]:
         """Yield what computes virtual ranks: one for each sampler that has them."""
-        for value in self._loop.state.values.values():
-            if isinstance(value, ElasticSampler) and value.virtual_ranks is not None:
+        for value in self._samplers():
+            if value.virtual_ranks is not None:
                 if not isinstance(value.pieces, Pieces):
                     value.pieces = Pieces(value, self._trained, self._compare)
                 yield value.pieces
@@ -298,9 +297,8 @@ class Steps:
         """
         if self.is_rehearsed:
             return
-        for value in self._loop.state.values.values():
-            its = value.pieces if isinstance(value, ElasticSampler) else None
-            if isinstance(its, Pieces) and its.share_by_times():
+        for value in self._samplers():
+            if isinstance(value.pieces, Pieces) and value.pieces.share_by_times():
                 samplers.go_back(value, samplers.position(value))
                 self._tell(self.undone)
 
@@ -522,9 +520,8 @@ class Steps:
         """
         guard, meeting = self.guard, self._meeting
         has_gradients = has_gradients and not (meeting is not None and meeting.is_over)
-        for value in self._loop.state.values.values():
-            if isinstance(value, ElasticSampler):
-                samplers.refuse_ended(value)
+        for value in self._samplers():
+            samplers.refuse_ended(value)
         for pieces in self._pieces() if has_gradients else ():
             pieces.refuse_unsummed()
         if guard is not None and has_gradients:
@@ -587,6 +584,8 @@ class Steps:
         """See whether this worker can rest, before its first step."""
         self._process = os.getpid()
         self._meeting = self._meeting or Meeting.of(self._loop)
+        if self.auditing is not None and not any(True for _ in self._pieces()):
+            raise UsageError("--audit: there are no virtual ranks: see docs/how-to/same-bits.md")
         if self._meeting is not None:
             self._rehearsing.enters(self._loop.last_step())
         if self._votes:
