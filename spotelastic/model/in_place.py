@@ -163,5 +163,5 @@ class Skipped:
         """In a line; empty if none was."""
         if not self.steps:
             return ""
-        back = f", and gone back {self.returns} times" if self.returns else ""
-        return f"--guard has skipped {self.steps} steps{back}; the last: {self.line}"
+        back = f", and the run has gone back (times: {self.returns})" if self.returns else ""
+        return f"steps skipped by --guard: {self.steps}{back}; the last: {self.line}"

@@ -42,13 +42,13 @@ class Auditing:
         All ranks call it, and come to the same.
         """
         ranks = self._loop.ranks()
-        found = ranks.gather((ranks.node, tuple(told), _copies(self._loop.state)))
+        found = ranks.gather((ranks.node, tuple(told), copies(self._loop.state)))
         asked = {rank: answers for rank, (_, answers, _) in enumerate(found) if answers}
-        copies = {rank: (copy,) for rank, (*_, copy) in enumerate(found)}
+        their = {rank: (copy,) for rank, (*_, copy) in enumerate(found)}
         lines, sick = list[str](), set[int]()
         for what, answers in (
             (f"gradient of virtual rank {plan.leaf}", asked),
-            ("copy of parameters and moments", copies),
+            ("copy of parameters and moments", their),
         ):
             if not audit.all_agree(answers):
                 wrong = audit.wrong(answers)
@@ -60,7 +60,7 @@ class Auditing:
             self._loop.tell(HELD, step - 1, "equal", "")
             return ""
         # Without a name the same would be found again. But copies become equal by a restore.
-        back = bool(sick) or not audit.all_agree(copies)
+        back = bool(sick) or not audit.all_agree(their)
         line = f"step {step}: ranks differ (--audit): {'; '.join(lines)}"
         if back:
             known = not math.isinf(self._held)
@@ -86,7 +86,7 @@ class Auditing:
         return limit
 
 
-def _copies(state: State) -> bytes:
+def copies(state: State) -> bytes:
     """Return a hash of the parameters and moments that this rank has, which all have alike."""
     view = state.view()
     trained = {
