@@ -113,7 +113,8 @@ def test_a_rank_with_a_flipped_bit_is_named_and_what_it_did_is_undone(
     assert all(each == alone[0] for each in ended)
     told = [each for each in found["heard"] if each.startswith(("sick:", "different:"))]
     assert sorted(each.partition(":")[0] for each in told) == ["different", "sick"]
-    assert all(f"step {kind.at}" in each and f"rank {kind.rank} " in each for each in told)
+    assert all(f"rank {kind.rank} " in each for each in told)
+    assert kind.audits > 1 or all(f"step {kind.at}" in each for each in told)
 
 
 def parameters(found: Told) -> list[Told]:

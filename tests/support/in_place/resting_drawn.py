@@ -35,6 +35,8 @@ from spotelastic.training.runtime.rehearsal_record import RehearsalRecord
 
 STEPS, QUIET = 60, 52
 """Steps that are made, and the one after which nothing happens to workers any more."""
+SAVED = 8
+"""Step that is committed before another is made, where nothing happens to workers."""
 RANKS, KILLED = 4, 2
 OFTEN = 3
 """Steps from one rehearsal to the next."""
@@ -56,7 +58,7 @@ VIRTUAL = (Virtual, Wrapped)
 """Kinds with virtual ranks, whose parameters are the same to the last bit."""
 
 
-def script(make: type[Plain | Virtual], seed: int) -> Script:
+def script(make: type[Plain | Virtual], seed: int, *, saves: bool) -> Script:
     def train(number: int, tell: Callable[[Any], None]) -> None:
         draw = random.Random(f"{seed}/{number}")
         rehearse_often()
@@ -74,6 +76,9 @@ def script(make: type[Plain | Virtual], seed: int) -> Script:
                 if step.finished:
                     kind.after(step.number)
                 tell([step.number, step.rehearses])
+                if saves and step.finished and step.number == SAVED:
+                    checkpoint.save()
+                    checkpoint.wait()
                 if step.rehearses:
                     threading.Event().wait(draw.uniform(0, BETWEEN))
             tell({"parameters": parameters(kind)})
@@ -199,7 +204,8 @@ def drawn(
             looks=Moments(seed, daemon).looks if happens else None,
             node=node.name,
         )
-        agent = run(ranks, script(make, seed), folder / "drawn", plan, str(node.socket))
+        trains = script(make, seed, saves=not happens)
+        agent = run(ranks, trains, folder / "drawn", plan, str(node.socket))
         agent.heard = heard
         return agent
 
@@ -209,15 +215,17 @@ def guarded(folder: Path, seed: int) -> Agent:
 
 
 def flipped(folder: Path, seed: int) -> Agent:
-    """One of three ranks has a bit flipped. Nothing else happens."""
+    """One of three ranks has a bit flipped. Nothing else happens to it."""
     return drawn(folder, seed, flipped_kind(seed), ranks=3, happens=False)
 
 
 def flipped_kind(seed: int) -> type[Flipped]:
     draw = random.Random(f"flip/{seed}")
     what = ("gradient", "weight", "moment")[seed % 3]
-    chosen = {"what": what, "rank": draw.randrange(3), "at": draw.randrange(12, 40)}
-    return type("Flipped", (Flipped,), chosen)
+    # A copy stays wrong until an audit.
+    audits = 1 if what == "gradient" else 3
+    chosen = {"rank": draw.randrange(3), "at": draw.randrange(20, 40)}
+    return type("Flipped", (Flipped,), {"what": what, "audits": audits, **chosen})
 
 
 CASES: dict[str, Case] = {

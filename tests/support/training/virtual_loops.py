@@ -224,7 +224,7 @@ class Flipped(Virtual):
     """One rank of three has a bit flipped, once: in what it computes, or in what it has."""
 
     audits = 1
-    """All steps are audited, in each of which all of three ranks are asked."""
+    """One step of so many is audited. All of three ranks are asked then."""
     what = ""
     rank, at = 0, 0
 

@@ -50,10 +50,8 @@ def test_each_node_proves_its_part_of_the_first_commit() -> None:
 def test_skipped_steps_are_counted_and_the_last_is_told() -> None:
     its = [("skipped", 5), ("skipped", 6), ("back", 7), ("skipped", 6)]
     events = [
-        Event(
-            100.0 + number, SKIPPED, "", "n1", asdict(Rehearsal(step, 2, outcome, (f"at {step}",)))
-        )
-        for number, (outcome, step) in enumerate(its)
+        Event(100.0 + at, SKIPPED, "", "n1", asdict(Rehearsal(step, 2, outcome, (f"at {step}",))))
+        for at, (outcome, step) in enumerate(its)
     ]
     assert skipped([]) == Skipped()
     found = skipped([*events, Event(200.0, SKIPPED, "of another version")])

@@ -24,8 +24,6 @@ ROWS, BATCH = 64, 4
 def test_what_is_as_usual_is_no_fault(
     losses: list[float], norms: list[float], loss: float, norm: float
 ) -> None:
-    lowered = [each / 4 for each in losses]
-    assert decide(Reading(loss / 4, norm), lowered, norms) in (Fault.NONE, Fault.LOSS_FAR)
     assert decide(Reading(None, norm), losses, norms) is Fault.NONE
     assert decide(Reading(min(losses, default=loss), norm), losses, norms) is Fault.NONE
 
