@@ -1,8 +1,9 @@
 """Benchmarks virtual ranks: what a step takes with them, and under plain DDP and FSDP2, and the
 bytes sent.
 
-Four ranks on this machine train the same model in all ways, in turn. DDP and FSDP2 accumulate as
-many microbatches as there are virtual ranks for each rank. FSDP2 exchanges gradients in each.
+Four ranks on this machine train the same model in all ways, in turn, and with an audit of each
+step. DDP and FSDP2 accumulate as many microbatches as there are virtual ranks for each rank. FSDP2
+exchanges gradients in each.
 """
 
 import argparse
@@ -10,7 +11,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,11 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import spotelastic as se
+from spotelastic.model.in_place import AUDIT
 from spotelastic.training.data.sum_tree import cuts, parts_of, shares
 from spotelastic.training.exact.pieces import Pieces, Trained
+from spotelastic.training.in_place.auditing import copies
+from spotelastic.training.state.state import State
 
 SIZES = {"0.4 M": (128, 2), "3 M": (256, 4), "25 M": (512, 8)}
 """Width and layers of a model, by its parameters."""
@@ -67,12 +71,20 @@ def plain(ddp: Any, words: Tensor, pieces: int) -> Callable[[], None]:
     return step
 
 
-def exact(ddp: Any, words: Tensor, virtual_ranks: int) -> Callable[[], None]:
+def exact(ddp: Any, words: Tensor, virtual_ranks: int, audits: str = "") -> Callable[[], None]:
+    """Return a step, of which one in `audits` is audited; empty: none."""
     optimizer = torch.optim.AdamW(ddp.parameters(), 1e-3)
     batch = ROWS * virtual_ranks
+    os.environ[AUDIT] = audits
     sampler = se.ElasticSampler(batch, batch, virtual_ranks=virtual_ranks)
     wrappers = [ddp] if isinstance(ddp, DistributedDataParallel) else []
-    sampler.pieces = Pieces(sampler, lambda: Trained([ddp], [optimizer], wrappers))
+    state = State({"model": ddp, "optimizer": optimizer})
+
+    def compare(_: object, told: Sequence[bytes]) -> None:
+        found: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(found, (*told, copies(state)))
+
+    sampler.pieces = Pieces(sampler, lambda: Trained([ddp], [optimizer], wrappers), compare)
 
     def step() -> None:
         optimizer.zero_grad()
@@ -90,12 +102,15 @@ def work(rank: int, world: int, virtual_ranks: int, steps: int, folder: str) -> 
     )
     for name, (width, layers) in SIZES.items():
         mine = virtual_ranks // world
-        words = torch.randint(WORDS, (mine * ROWS, LENGTH))
+        words = torch.randint(WORDS, ((mine + 1) * ROWS, LENGTH))  # one more to be audited
         ways = {
             "plain": plain(DistributedDataParallel(Net(width, layers)), words, mine),
             "exact": exact(DistributedDataParallel(Net(width, layers)), words, virtual_ranks),
             "plain FSDP2": plain(sharded(width, layers), words, mine),
             "exact FSDP2": exact(sharded(width, layers), words, virtual_ranks),
+            "audited": exact(
+                DistributedDataParallel(Net(width, layers)), words, virtual_ranks, audits="1"
+            ),
         }
         taken: dict[str, list[float]] = {way: [] for way in ways}
         for number in range(steps):
@@ -115,6 +130,8 @@ def work(rank: int, world: int, virtual_ranks: int, steps: int, folder: str) -> 
                     f"{exactly * 1e3:.1f} ms with virtual ranks: {exactly / plainly - 1:+.1%}",
                     flush=True,
                 )
+            more = statistics.median(taken["audited"]) / statistics.median(taken["exact"]) - 1
+            print(f"an audit of a step: {more:+.0%}, at 1/1000 {more / 1000:.3%} of the run")
     dist.destroy_process_group()
 
 

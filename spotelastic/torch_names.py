@@ -318,6 +318,29 @@ def add_all(add: Any, to: Sequence["Tensor"], those: Sequence["Tensor"]) -> None
         one.add_(other)
 
 
+@_stands_for("torch.nn.utils.clip_grad:_get_total_norm")
+def note_clipped_norms(norm: Any, noted: Callable[[Any], None]) -> Callable[[], None]:
+    """Have each norm be noted by which `clip_grad_norm_` clips, until what is returned is called.
+
+    Without the function, none is.
+    """
+    module: Any = importlib.import_module("torch.nn.utils.clip_grad")
+
+    @functools.wraps(norm or noted)
+    def noting(*args: Any, **more: Any) -> Any:
+        found = norm(*args, **more)
+        noted(found)
+        return found
+
+    def stop() -> None:
+        if getattr(module, "_get_total_norm", None) is noting:
+            module._get_total_norm = norm
+
+    if norm is not None:
+        module._get_total_norm = noting
+    return stop
+
+
 @_stands_for("torch:_foreach_copy_")
 def copy_all(
     copy: Any, targets: Sequence["Tensor"], sources: Sequence["Tensor"], non_blocking: bool = False

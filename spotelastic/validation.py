@@ -19,6 +19,7 @@ from pathlib import Path
 from spotelastic.aws.base.names import LONGEST
 from spotelastic.errors import EnvironmentFailure, UsageError
 from spotelastic.model.counting import counted
+from spotelastic.model.in_place import AUDIT_PATTERN
 from spotelastic.model.interval import Interval
 from spotelastic.model.replication import Replication
 
@@ -71,6 +72,13 @@ def interval(flag: str, text: str) -> Interval:
         return Interval.parse(text)
     except ValueError as error:
         raise UsageError(f"{flag} {text}: {error}") from None
+
+
+def audit(text: str) -> int:
+    """Return of how many steps one is audited; 0 for an empty text: none is."""
+    if not re.fullmatch(AUDIT_PATTERN, text):
+        raise UsageError(f"--audit {text}: expected 1/STEPS, such as 1/1000")
+    return int(text.partition("/")[2] or 0)
 
 
 def replication(text: str) -> Replication:

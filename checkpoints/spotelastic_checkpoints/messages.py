@@ -81,16 +81,23 @@ class SaveFailed(Value, frozen=True, tag="failed"):
     """The problem, in one line for people."""
 
 
+HELD = "held"
+"""Kind of a `Rehearse` that tells nobody but the daemon: up to this step an audit has found all
+right.
+"""
+
+
 class Rehearsed(Value, frozen=True, tag="rehearsed"):
-    """A step was made again, or read back, and compared with what it was at first."""
+    """Something was found of a step, as by making it again."""
 
     step: int
     world_size: int
     outcome: str
-    """equal, noise or different."""
+    """equal, noise or different; of a step that was skipped, skipped or back."""
     message: str
     kind: str = "rehearsed"
-    """What was done: `rehearsed`; `proven` of the first commit, which was read back; or
+    """What was done: `rehearsed`; `proven` of the first commit, which was read back; `skipped` of a
+    step whose loss or gradients could not be right; `audited` where ranks had other results; or
     `fingerprint`, whose outcome is that of all that was trained.
     """
 
@@ -317,13 +324,14 @@ class Complain(Value, frozen=True, tag="complain"):
 
 
 class Rehearse(Value, frozen=True, tag="rehearse"):
-    """Report what a rehearsal has found, or what was trained."""
+    """Report what was found of a step, or what was trained."""
 
     step: int
     world_size: int
     outcome: str
     message: str
     kind: str = "rehearsed"
+    """As in `Rehearsed`."""
 
 
 class Leave(Value, frozen=True, tag="leave"):

@@ -9,7 +9,7 @@ from spotelastic_checkpoints import addresses
 
 from spotelastic.agent.config import AgentConfig
 from spotelastic.agent.workers.entries import modules_folder
-from spotelastic.model.in_place import CUBLAS, EXACT, FIRST, REHEARSE
+from spotelastic.model.in_place import AUDIT, CUBLAS, EXACT, FIRST, GUARD, REHEARSE
 from spotelastic.model.job import Settings
 from spotelastic.model.protocol import PROTOCOL
 from spotelastic.model.round import Member, Round
@@ -92,6 +92,8 @@ def worker(
         "SPOTELASTIC_RUN_ID": round_.run_id or round_.incarnation,
         "SPOTELASTIC_RESUME": msgspec.json.encode(round_.resume).decode(),
         "SPOTELASTIC_MEASURE_EVERY": settings.slow_after / MEASUREMENTS,
+        GUARD: asked.get(GUARD) or ("1" if settings.guard else ""),
+        AUDIT: asked.get(AUDIT) or settings.audit or "",
         REHEARSE: asked.get(REHEARSE) or settings.rehearse.replace(FIRST, "auto"),
         EXACT: "1" if settings.exact else "",
     }

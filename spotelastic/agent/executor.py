@@ -36,7 +36,7 @@ from spotelastic.clock import Clock, unbroken
 from spotelastic.errors import LeaseLost, Unavailable, UsageError
 from spotelastic.model.agreement import Vote
 from spotelastic.model.ids import new_id
-from spotelastic.model.in_place import FINGERPRINT, PROVEN, REHEARSED, Rehearsal
+from spotelastic.model.in_place import REHEARSED, TOLD_KINDS, Rehearsal
 from spotelastic.model.job import Failure, Finished, beginning
 from spotelastic.model.node import Node
 from spotelastic.model.notice import Drain
@@ -501,7 +501,7 @@ class AgentExecutor:
         with contextlib.suppress(Unavailable):
             event = Event(
                 self._clock(),
-                found.kind if found.kind in (PROVEN, FINGERPRINT) else REHEARSED,
+                found.kind if found.kind in TOLD_KINDS else REHEARSED,
                 its.line,
                 self.config.node,
                 asdict(its),

@@ -38,6 +38,8 @@ from spotelastic.agent.state.worker_changes import (
     changed,
     locals_of,
 )
+from spotelastic.model.gpu import GpuFault
+from spotelastic.model.in_place import AUDITED, SICK
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.notice import Notice
 from spotelastic.rendezvous import agreement
@@ -404,7 +406,9 @@ def _(event: events.FilesReported, local: NodeState, now: float) -> NodeState:
 
 @after.register
 def _(event: events.StepRehearsed, local: NodeState, now: float) -> NodeState:
-    return local  # it is recorded for people, and decides nothing
+    if (event.kind, event.outcome) != (AUDITED, SICK):
+        return local  # it is recorded for people, and decides nothing
+    return after(events.XidSeen(GpuFault(event.message, "audit", "audit"), SICK), local, now)
 
 
 def _committed(local: NodeState, commit: Commit) -> NodeState:

@@ -55,7 +55,9 @@ def _settings(settings: Settings) -> list[str]:
     flags += [f"--output={output.replace(',', ',,')}" for output in settings.outputs]
     # In memory there are no replicas unless asked for; `spotelastic run` has them by default.
     flags += [f"--replicate={settings.replicate}"]
-    return flags + ["--gang"] * settings.gang + ["--exact"] * settings.exact
+    flags += ["--guard"] * settings.guard + ["--exact"] * settings.exact
+    flags += [f"--audit=1/{settings.audit}"] if settings.audit else []
+    return flags + ["--gang"] * settings.gang
 
 
 def _text(value: object) -> str:

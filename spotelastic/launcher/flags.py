@@ -241,6 +241,17 @@ CHECKPOINTS = (
         "virtual ranks",
         read=bool,
     ),
+    Flag(
+        "--guard",
+        "skip steps whose loss or gradients are NaN, infinite, or far out of their history; go "
+        "back after three in a row",
+        read=bool,
+    ),
+    Flag(
+        "--audit",
+        "have other ranks compute a virtual rank again, in one step of so many (off)",
+        "1/STEPS",
+    ),
     Flag("--allow-uncommitted", "succeed even if the last step could not be committed", read=bool),
     Flag("--take-over", "continue the checkpoints of another run", read=bool),
 )

@@ -117,6 +117,8 @@ def settings(options: argparse.Namespace) -> Settings:
         replicate=validation.replication(options.replicate),
         rehearse=options.rehearse,
         exact=options.exact,
+        guard=options.guard,
+        audit=validation.audit(options.audit),
     )
 
 

@@ -7,9 +7,10 @@ from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.progress import Event
 from spotelastic.model.protocol import Word
 
-FaultSource = Word["kernel", "nvidia-smi", "check", "controller"]
+FaultSource = Word["kernel", "nvidia-smi", "check", "controller", "audit"]
 """Who found a fault: the kernel's messages, nvidia-smi after a failure, the check before a node
-joins, or the controller, which sees that a node always fails first."""
+joins, the controller, which sees that a node always fails first, or other ranks, which have
+computed the same again with another result."""
 UNHEALTHY = InterruptionKind.UNHEALTHY.value
 """Kind of the event that a node left, or did not join, for a fault."""
 

@@ -18,12 +18,14 @@ HeadlineKind = Literal[
     "failed",
     "loss-not-finite",
     "differs",
+    "audit-differs",
     "no-step",
     "not-committed",
     "short-of-nodes",
     "no-controller",
     "timed-out",
     "loss-far-out",
+    "steps-skipped",
     "slow-node",
     "warning",
 ]
@@ -132,6 +134,8 @@ def _of_training(status: Status, now: float) -> Iterator[Headline]:
             "yellow",
             f"The loss is {loss(status.loss)}, and was about {loss(status.usual_loss)} before.",
         )
+    if status.skipped.steps and now - status.skipped.at < LASTS:
+        yield Headline("steps-skipped", "yellow", f"{status.skipped.text}.")
     yield from (Headline("slow-node", "yellow", slow.line) for slow in status.slow)
 
 
@@ -149,6 +153,8 @@ def _always(status: Status) -> Iterator[Headline]:
     for found in (status.rehearsal, status.proof):
         if found is not None and found.differs:
             yield Headline("differs", "red", found.text)
+    if status.audit is not None:
+        yield Headline("audit-differs", "red", status.audit.text)
     yield from (Headline("warning", "yellow", line) for line in status.warnings)
 
 

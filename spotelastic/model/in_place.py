@@ -109,6 +109,21 @@ PROVEN = "proven"
 FINGERPRINT = "fingerprint"
 """Kind of those that tell what a run with virtual ranks has come to. The outcome is a SHA-256."""
 
+GUARD = "SPOTELASTIC_GUARD"
+"""Workers' environment variable that is 1 with `--guard`. What the script says counts before it."""
+AUDIT = "SPOTELASTIC_AUDIT"
+"""The one with the number of steps of which one is audited, with `--audit`; empty: none is."""
+AUDIT_PATTERN = r"|1/[1-9]\d{0,8}"
+"""Values of `--audit`."""
+AUDITED = "audited"
+"""Kind of the events that tell of an audit that ranks differ in."""
+SICK = "sick"
+"""Outcome of such an audit, as the node tells whose result differs from those of the others."""
+SKIPPED = "skipped"
+"""Kind of the events that tell of a step that was skipped, or from which the run goes back."""
+TOLD_KINDS = (REHEARSED, PROVEN, SKIPPED, AUDITED, FINGERPRINT)
+"""Kinds of those that tell what was found of a step. A later version may tell of others."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
@@ -136,3 +151,25 @@ class Rehearsal:
     def text(self) -> str:
         """A line for each, below the first."""
         return "\n  ".join(self.lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """Steps that were skipped, because their loss or gradients could not be right."""
+
+    steps: int = 0
+    """How many, those that were made again after the run had gone back included."""
+    returns: int = 0
+    """How often the run has gone back after several in a row."""
+    at: float = 0.0
+    """When the last one was skipped."""
+    line: str = ""
+    """What people are told of it."""
+
+    @property
+    def text(self) -> str:
+        """In a line; empty if none was."""
+        if not self.steps:
+            return ""
+        back = f", and the run has gone back (times: {self.returns})" if self.returns else ""
+        return f"steps skipped by --guard: {self.steps}{back}; the last: {self.line}"

@@ -75,6 +75,10 @@ class Settings:
     """
     exact: bool = False
     """Whether the run is to have the same bits on any nodes."""
+    guard: bool = False
+    """Whether steps are skipped whose loss or gradients cannot be right."""
+    audit: int = 0
+    """One step in so many is audited: a virtual rank is computed again by other ranks; 0: none."""
 
     def difference(self, other: "Settings") -> str | None:
         """Return the first flag in which two nodes of a run differ, naming both sides, or None.
@@ -102,6 +106,8 @@ class Settings:
             "--replicate": self.replicate,
             "--rehearse": self.rehearse,
             "--exact": "given" if self.exact else "not given",
+            "--guard": "given" if self.guard else "not given",
+            "--audit": f"1/{self.audit}" if self.audit else "not given",
             "--exit-barrier-timeout": f"{self.exit_barrier:g}",
             "lease": f"{self.lease:g} s",
             "quiet": f"{self.quiet:g} s",

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from spotelastic.model.in_place import Rehearsal
+from spotelastic.model.in_place import Rehearsal, Skipped
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import ENDED
 from spotelastic.model.protocol import PROTOCOL, ProtocolVersion, Word
@@ -220,6 +220,10 @@ class Status:
     """What a step that was made again has shown; None: none was."""
     proof: Rehearsal | None = None
     """What the first commit has shown when it was read back; None: it was not yet."""
+    skipped: Skipped = Skipped()
+    """Steps that `--guard` has skipped."""
+    audit: Rehearsal | None = None
+    """The newest audit in which ranks have differed; None: in none."""
     total: int = 0
     """The step that the run ends with; 0: the script does not say."""
     samples_per_second: float = 0.0
@@ -394,6 +398,10 @@ class Report:
     """SHA-256 of the parameters, buffers and optimizers with which a run with virtual ranks has
     ended; empty for others.
     """
+    skipped: Skipped = Skipped()
+    """Steps that `--guard` has skipped."""
+    audit: Rehearsal | None = None
+    """The newest audit in which ranks have differed; None: in none."""
     traffic_usd: float = 0.0
     """What the nodes have sent to other zones cost so far."""
     traffic_usd_per_hour: float = 0.0

@@ -8,6 +8,7 @@
 The same script runs under `spotelastic up` and `spotelastic run`, under torchrun, and alone.
 """
 
+import math
 import os
 import time
 from collections.abc import Iterable, Iterator, MutableMapping
@@ -20,18 +21,20 @@ from spotelastic_checkpoints.types import Resume, Schedule
 
 from spotelastic.errors import SpotelasticError, UsageError
 from spotelastic.training.data import randomness
-from spotelastic.training.in_place import rehearsing, watching
+from spotelastic.training.in_place import guarding, rehearsing, watching
+from spotelastic.training.in_place.attempts import Step
 from spotelastic.training.in_place.batches import Batches
 from spotelastic.training.in_place.building import Build, Builder
 from spotelastic.training.in_place.groups import groups
 from spotelastic.training.in_place.meeting import LoopParts
-from spotelastic.training.in_place.steps import Step, Steps
+from spotelastic.training.in_place.steps import Steps
 from spotelastic.training.rehearsal import kept_state, recording
 from spotelastic.training.restore.loops import Loops
 from spotelastic.training.restore.own_values import OwnValues
 from spotelastic.training.restore.resuming import open_source
 from spotelastic.training.runtime import conditions, gc_pause, step_numbers
 from spotelastic.training.runtime.arena_folder import say
+from spotelastic.training.runtime.local_storage import FRESH
 from spotelastic.training.runtime.loop_steps import LoopSteps
 from spotelastic.training.runtime.losses import Losses
 from spotelastic.training.runtime.own_time import Measuring, measuring
@@ -70,6 +73,9 @@ class Checkpointer(Saving):
     run whose step does not. By default the job's `--rehearse` counts, which is "auto".
 
     `exact=True` sets and compares what besides virtual ranks decides the last bits, as `--exact`.
+    `guard` says whether `steps()` skips a step whose loss or gradients are NaN, infinite, or far
+    out of their history. By default the job's `--guard` counts. Set `step.loss` before the
+    optimizer steps, to have it looked at.
 
     Periodic saves copy parameters while forward and backward go on. Set `overlap=False` if the
     script changes a few elements of a parameter outside of the optimizer, through `.data`.
@@ -90,6 +96,7 @@ class Checkpointer(Saving):
         build: Build | None = None,
         rehearse: bool | str | None = None,
         exact: bool | None = None,
+        guard: bool | None = None,
     ) -> None:
         tell_mistakes_in_a_line()
         self._state = State(state)
@@ -142,12 +149,14 @@ class Checkpointer(Saving):
             own=self._own,
             keep=self._keep,
             go_back=self._go_back,
-            rehearsed=self._rehearsed,
+            tell=self._tell_of_step,
+            start_anew=self._start_anew,
             voting=lambda: nullcontext() if self._measuring is None else self._measuring.voting(),
             loops=self._loops,
             save_held=self._save_held,
         )
-        self._steps = Steps(loop, rehearsing.mode(rehearse))
+        guards = guarding.is_wanted(guard)
+        self._steps = Steps(loop, rehearsing.mode(rehearse), guards=guards)
 
     def __enter__(self) -> Self:
         if Checkpointer._open is not None:
@@ -287,7 +296,10 @@ class Checkpointer(Saving):
         session, client, _ = self._entered()
         self._restored = True
         growth.begin(self._state)
-        restored = open_source(replace(session, ranks=ranks), client, self._state, step)
+        auditing = self._steps.auditing
+        limit = math.inf if auditing is None else auditing.limit(ranks)
+        place = replace(session, ranks=ranks)
+        restored = open_source(place, client, self._state, step, limit=limit)
         if restored is None:
             if self._told_step:
                 raise SpotelasticError("there is nothing to go back to: nothing was saved")
@@ -357,6 +369,7 @@ class Checkpointer(Saving):
             raise UsageError("call checkpoint.restore() before the first checkpoint.step(...)")
         step = step_numbers.checked(step, self._last_step)
         is_new, self._told_step = step != self._told_step, step
+        self._steps.refuse_unguarded()
         if is_new:
             self._take = 0
             if self._measuring is not None:
@@ -370,7 +383,9 @@ class Checkpointer(Saving):
             self._settle(client)
         self._see_to_plan(plan)
         self._holds = not at_target and self._loops.waits(step)
-        if not self._holds:
+        # What there is while steps are skipped is no better than the save before.
+        skips = self._steps.guard is not None and self._steps.guard.in_a_row > 0
+        if not self._holds and (at_target or not skips):
             self._save_if_due(step, session, client, agreed=at_target)
         self._recording.stepped(step, loss, client.page)
         if self._measuring is not None:
@@ -442,9 +457,27 @@ class Checkpointer(Saving):
             self._builder.build()
         kept_state.restore(session, client, self._state, self._own, source)
 
-    def _rehearsed(self, step: int, outcome: str, line: str) -> None:
+    def _tell_of_step(self, kind: str, step: int, outcome: str, line: str) -> None:
         session, client, _ = self._entered()
-        client.rehearsed(step, session.ranks.world_size, outcome, line)
+        client.found(step, session.ranks.world_size, outcome, line, kind)
+
+    def _start_anew(self) -> None:
+        """Go on from the newest commit in this process, as a restart without an agent would."""
+        session, client, _ = self._entered()
+        if session.restarts:
+            raise SpotelasticError(
+                "--guard: going back takes steps that go on in place: an event says what is in the "
+                "way, or go back with checkpoint.restore(step=...)"
+            )
+        self._settle(client)
+        client.flush(COMMIT_WITHIN)
+        self._leave_round()
+        session.close(False)
+        os.environ.pop(FRESH, None)  # it has begun afresh already
+        self._enter()
+        session, client, _ = self._entered()
+        self._load(session.ranks)
+        client.page.enter(self._last_step)
 
     def _epoch_ended(self, goes_on: bool) -> None:
         """See to the save of an epoch's last step. One that was made lacks the epoch's end, which a

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from support.draws import soaked
-from support.in_place.resting_drawn import KILLED, RANKS, VIRTUAL
+from support.in_place.resting_drawn import KILLED, RANKS, VIRTUAL, flipped_kind
 from support.in_place.told_cases import Told, told_in
 from support.processes.warm_python import WarmPython
 from support.training.virtual_loops import KINDS, Throttled
@@ -71,8 +71,53 @@ def test_losses_and_planned_changes_at_any_moment_change_no_bit(
 ) -> None:
     case = f"virtual-{seed}"
     found = told_in(tmp_path, [case])[case]
-    last = [told[-1] for told in found["told"].values() if told]
-    ended = [each["parameters"] for each in last if isinstance(each, dict)]
+    ended = parameters(found)
     assert len(ended) >= RANKS - KILLED
-    assert all(parameters == alone[seed % len(VIRTUAL)] for parameters in ended)
+    assert all(each == alone[seed % len(VIRTUAL)] for each in ended)
     assert not [each for each in found["heard"] if "made twice" in each]
+
+
+@pytest.mark.parametrize("worlds", [(1, 3), *soaked([(2, 4)])])
+def test_a_guarded_run_ends_as_one_whose_data_lack_the_bad_batches(
+    tmp_path: Path, warm_torch: WarmPython, worlds: tuple[int, ...]
+) -> None:
+    """Three of them come in a row, so that the run goes back, and leaves them out."""
+    found = trained(tmp_path, warm_torch, ["Poisoned", "LeavesOut"], worlds)
+    assert len({digest for *_, digest in found}) == 1
+
+
+@pytest.mark.parametrize("seed", [0, *soaked(range(1, 5))])
+def test_a_guarded_run_does_so_through_losses_and_planned_changes(
+    tmp_path: Path, seed: int
+) -> None:
+    """With a seed of 0 nothing happens but what the guard does."""
+    names = ["left-out-alone", f"guarded-{seed}"]
+    found = told_in(tmp_path, names)
+    [expected], ended = (parameters(found[name]) for name in names)
+    assert len(ended) >= RANKS - KILLED
+    assert all(each == expected for each in ended)
+    told = "\n".join(found[names[1]]["heard"])
+    assert "NaN or infinite" in told
+    assert "goes back to a save" in told
+
+
+@pytest.mark.parametrize("seed", [1, *soaked([0, *range(2, 9)])])
+def test_a_rank_with_a_flipped_bit_is_named_and_what_it_did_is_undone(
+    alone: list[Told], tmp_path: Path, seed: int
+) -> None:
+    """In a gradient, a weight or a moment, by turns."""
+    case, kind = f"flipped-{seed}", flipped_kind(seed)
+    found = told_in(tmp_path, [case])[case]
+    ended = parameters(found)
+    assert len(ended) == 3
+    assert all(each == alone[0] for each in ended)
+    told = [each for each in found["heard"] if each.startswith(("sick:", "different:"))]
+    assert sorted(each.partition(":")[0] for each in told) == ["different", "sick"]
+    assert all(f"rank {kind.rank} " in each for each in told)
+    assert kind.audits > 1 or all(f"step {kind.at}" in each for each in told)
+
+
+def parameters(found: Told) -> list[Told]:
+    """What those ranks came to that were there at the end."""
+    last = [told[-1] for told in found["told"].values() if told]
+    return [each["parameters"] for each in last if isinstance(each, dict)]

@@ -9,6 +9,7 @@ import asyncio
 import math
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
+from dataclasses import replace
 from typing import TypeVar
 
 from spotelastic_checkpoints.commit import retention
@@ -82,6 +83,10 @@ class Collector:
                 self._not_finite = (self._not_finite or point.step) if is_bad else 0
         if self._not_finite != self._noted:
             self._wake.set()
+
+    def found_good(self, step: int) -> None:
+        """Keep the newest commit up to this step: an audit has found it right."""
+        self._keep = replace(self._keep, good=max(step, self._keep.good))
 
     async def run(self) -> None:
         """Carry out the collections that become due, until cancelled."""

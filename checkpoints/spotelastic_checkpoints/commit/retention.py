@@ -44,6 +44,8 @@ class Keep:
     """Number of newest commits that stay, at least 1."""
     every: int = 0
     """Commits whose step is a multiple of this stay as well; 0 means none."""
+    good: int = 0
+    """The newest step that an audit has found right: the newest commit up to it stays as well."""
 
     def always(self, step: int) -> bool:
         """Return whether a commit of this step stays whatever its age."""
@@ -79,11 +81,12 @@ def decide(
     full = [found for found in folders.values() if found.has_record and len(found.names) > 1]
     alive = [found for found in full if found.commit <= latest and found.commit not in buried]
     uncommitted = [found for found in folders.values() if not found.has_record]
+    good = [found for found in alive if found.commit.step <= keep.good][-1:]
     return Collection(
         retire=tuple(
             found
             for found in alive[: -keep.last]
-            if found.commit not in pinned and not keep.always(found.commit.step)
+            if not (found.commit in pinned or keep.always(found.commit.step) or found in good)
         ),
         sweep=tuple(
             found for found in uncommitted if found.commit.epoch < epoch and found.commit < latest

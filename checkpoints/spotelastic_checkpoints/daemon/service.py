@@ -473,8 +473,11 @@ class Service:
         return _LATER
 
     def _rehearsed(self, told: messages.Rehearse) -> object:
-        its = told.step, told.world_size, told.outcome, told.message, told.kind
-        self._found(messages.Rehearsed(*its))
+        if told.kind == messages.HELD:
+            self._collector.found_good(told.step)
+            return _LATER
+        found = told.step, told.world_size, told.outcome, told.message, told.kind
+        self._found(messages.Rehearsed(*found))
         return _LATER
 
     def _found(self, report: messages.Rehearsed) -> None:

@@ -233,10 +233,8 @@ class WorkerClient:
         except DaemonUnavailable:
             self._reconnect(0.0)
 
-    def rehearsed(
-        self, step: int, world_size: int, outcome: str, message: str, kind: str = "rehearsed"
-    ) -> None:
-        """Tell people what a rehearsal has found, or what was trained."""
+    def found(self, step: int, world_size: int, outcome: str, message: str, kind: str) -> None:
+        """Tell people what was found of a step, as by a rehearsal."""
         self._tell(messages.Rehearse(step, world_size, outcome, message, kind))
 
     def wait(self, step: int) -> int:

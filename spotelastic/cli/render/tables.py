@@ -208,6 +208,8 @@ def notes(status: Status, now: float) -> list[Text]:
     for found in (status.rehearsal, status.proof):
         if found is not None and not found.differs:
             lines.append(Text(found.text))
+    if status.skipped.steps and not any(each.text == status.skipped.text for each in lines):
+        lines.append(Text(status.skipped.text))
     if odd := _not_understood(status):
         lines.append(Text(odd))
     return lines
@@ -370,6 +372,8 @@ def report_table(report: Report) -> RenderableType:
         bill.append(f"\n{_with_control(report)}")
     head = [lines, bill, *_rehearsed(report.rehearsal), *_rehearsed(report.proof)]
     head += [Text(f"fingerprint {report.fingerprint}")] if report.fingerprint else []
+    head += [Text(report.skipped.text)] if report.skipped.steps else []
+    head += [Text(report.audit.text, "red")] if report.audit is not None else []
     if not report.interruptions:
         return Group(*head, Text("no interruptions"))
     return Group(*head, Text(), _interruptions_table(report.interruptions), Text())

@@ -246,6 +246,8 @@ def _settings(config: JobConfig, bought: Capacity) -> Settings:
         keep_every=config.keep_every,
         outputs=validation.outputs(config.output, Path.cwd()),
         replicate=validation.replication(config.replicate),
+        guard=config.guard,
+        audit=validation.audit(config.audit),
         rehearse=config.rehearse,
         exact=config.exact,
         replace_slow=config.replace_slow,

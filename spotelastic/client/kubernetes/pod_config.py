@@ -9,7 +9,7 @@ RENDERED = frozenset(
     {
         *("script", "args", "name", "min", "max", "nproc_per_node", "instance_types", "gpus"),
         *("zones", "snapshot_every", "checkpoint_every", "keep_last", "keep_every", "replicate"),
-        *("output", "rehearse", "exact"),
+        *("output", "rehearse", "exact", "guard", "audit"),
         *("allow_uncommitted", "max_restarts", "stall_timeout", "exit_barrier_timeout", "gang"),
         *("image", "env", "env_file", "secret", "bucket", "deadline", "metrics_port"),
         *PodOptions.__dataclass_fields__,

@@ -97,6 +97,8 @@ def _settings(config: PodConfig) -> Settings:
         keep_every=config.keep_every,
         outputs=validation.outputs(config.output, Path.cwd()),
         replicate=validation.replication(config.replicate),
+        guard=config.guard,
+        audit=validation.audit(config.audit),
         rehearse=_rehearse(config),
         exact=config.exact,
     )

@@ -111,6 +111,8 @@ def report(
         rehearsal=rehearsals.telling(events),
         proof=rehearsals.proof(events),
         fingerprint=rehearsals.fingerprint(events, final_step),
+        skipped=rehearsals.skipped(events),
+        audit=rehearsals.audit(events),
         traffic_usd=spent.traffic.spent,
         traffic_usd_per_hour=spent.traffic.per_hour,
     )

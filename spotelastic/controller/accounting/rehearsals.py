@@ -1,12 +1,22 @@
-"""Finds out of a job's events what rehearsals found, the proof of its first commit, and its
-fingerprint (pure).
+"""Finds out of a job's events what was found of its steps, and its fingerprint (pure).
+
+By rehearsals, by the proof of the first commit, by the guard of steps, and by audits.
 """
 
 from collections.abc import Iterable
 
 import msgspec
 
-from spotelastic.model.in_place import FINGERPRINT, PROVEN, REHEARSED, Rehearsal
+from spotelastic.model.in_place import (
+    AUDITED,
+    FINGERPRINT,
+    PROVEN,
+    REHEARSED,
+    SICK,
+    SKIPPED,
+    Rehearsal,
+    Skipped,
+)
 from spotelastic.model.progress import Event
 
 
@@ -39,6 +49,28 @@ def fingerprint(events: Iterable[Event], step: int) -> str:
     """Return the SHA-256 of what was trained when this step was the last; empty if it was not."""
     found = [each for event in events if (each := _read(event, FINGERPRINT)) is not None]
     return found[-1].outcome if found and found[-1].step == step else ""
+
+
+def skipped(events: Iterable[Event]) -> Skipped:
+    """Return what is known of steps that were skipped."""
+    found = [(event, its) for event in events if (its := _read(event, SKIPPED)) is not None]
+    if not found:
+        return Skipped()
+    returns = sum(its.outcome == "back" for _, its in found)
+    return Skipped(len(found), returns, found[-1][0].at, found[-1][1].line)
+
+
+def audit(events: Iterable[Event]) -> Rehearsal | None:
+    """Return the newest audit in which ranks have differed; None if there was none.
+
+    What the node has told whose result differed says no more than what all have seen.
+    """
+    found = (each for event in events if (each := _read(event, AUDITED)) is not None)
+    return max((each for each in found if each.outcome != SICK), key=_step, default=None)
+
+
+def _step(found: Rehearsal) -> int:
+    return found.step
 
 
 def _read(event: Event, kind: str) -> Rehearsal | None:

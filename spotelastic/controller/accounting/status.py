@@ -90,6 +90,8 @@ def status(
         replica=_replica(records),
         rehearsal=rehearsals.telling(records.events),
         proof=rehearsals.proof(records.events),
+        skipped=rehearsals.skipped(records.events),
+        audit=rehearsals.audit(records.events),
         total=max((each.total for each in told), default=0),
         samples_per_second=sum(each.samples for each in told) / seconds if seconds else 0.0,
         pace=training_pace.pace(records.points),

@@ -19,7 +19,7 @@ only steps move the cursor.
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -30,7 +30,9 @@ from numpy.typing import NDArray
 from torch.utils.data import Sampler
 
 from spotelastic.errors import UsageError
-from spotelastic.training.data import randomness, sum_tree
+from spotelastic.model.in_place import AUDIT
+from spotelastic.training.data import audit, randomness, sum_tree
+from spotelastic.training.data.audit import AuditPlan
 from spotelastic.training.data.loader_passes import Pass, Passes
 
 MOST_VIRTUAL_RANKS = 1024
@@ -83,8 +85,10 @@ class VirtualRanksSum(Protocol):
         """Yield the pieces of this rank. At the end gradients are those of all ranks."""
 
 
-Place = int | Callable[[], int] | None
+Rank = int | Callable[[], int] | None
 """A rank or a number of ranks, or what returns the present one."""
+Place = tuple[int, int]
+"""An epoch, and the samples of it that come before a batch."""
 
 
 def microbatches(
@@ -140,8 +144,8 @@ class ElasticSampler(Sampler[list[int]]):
         seed: int = 0,
         shuffle: bool = True,
         drop_last: bool = False,
-        rank: Place = None,
-        world_size: Place = None,
+        rank: Rank = None,
+        world_size: Rank = None,
         check: bool = True,
         virtual_ranks: int | None = None,
     ) -> None:
@@ -161,6 +165,8 @@ class ElasticSampler(Sampler[list[int]]):
         self.epoch = 0
         self.consumed = 0
         """Samples of this epoch that steps have been made of, on all ranks together."""
+        self.left_out: set[Place] = set()
+        """Batches that no step is made of: the epoch, and the samples of it that come before."""
         self._shuffle = shuffle
         self._place = rank, world_size
         self._check = check
@@ -174,6 +180,7 @@ class ElasticSampler(Sampler[list[int]]):
         mid-epoch.
         """
         self.virtual_ranks = virtual_ranks
+        self._audits = int(os.environ.get(AUDIT) or 0)
         self.pieces: VirtualRanksSum | None = None
         """What computes and sums them; set by `checkpoint.steps()`."""
         self._dealt_alone = False
@@ -265,6 +272,8 @@ class ElasticSampler(Sampler[list[int]]):
         for start in range(self.consumed, self._usable, self.global_batch):
             if under_way.is_over:
                 return  # the other batches are no longer this rank's
+            if (self.epoch, start) in self.left_out:
+                continue
             end = min(start + self.global_batch, self._usable)
             positions = self._share(start, end, rank, world_size)
             under_way.drawn += 1
@@ -287,7 +296,16 @@ class ElasticSampler(Sampler[list[int]]):
                 every = self.pieces.shares(leaves, world_size)
             its = (sum_tree.rows(leaf, leaves, end - start) for leaf in every[rank])
             own = np.array([start + row for rows in its for row in rows], dtype=np.int64)
+            again = self.audited(start, every)
+            if again is not None and rank in again.again and rank != again.owner:
+                own = own if own.size else np.asarray([start])
+                of_audit = sum_tree.rows(again.leaf, leaves, end - start)
+                own = np.concatenate([own, start + np.arange(of_audit.start, of_audit.stop)])
         return own if own.size else np.asarray([start])
+
+    def audited(self, start: int, shares: Sequence[range]) -> AuditPlan | None:
+        """Return which virtual rank of a batch is computed again, and by whom; None: none is."""
+        return audit.plan(self.seed, (self.epoch, start), self._audits, shares)
 
     def advance(self) -> None:
         """Move past the current batch: a step was made of it, or it was skipped or accumulated."""
@@ -295,9 +313,16 @@ class ElasticSampler(Sampler[list[int]]):
             self._passes.check()
         self._passes.stepped()
         self._forget_resuming()
-        self.consumed += self.batch
-        if self.consumed >= self._usable:
-            self.epoch, self.consumed = self.epoch + 1, 0
+        self._pass_by()
+
+    def _pass_by(self) -> None:
+        """Go on to the next batch that is not left out."""
+        while True:
+            self.consumed += self.batch
+            if self.consumed >= self._usable:
+                self.epoch, self.consumed = self.epoch + 1, 0
+            if (self.epoch, self.consumed) not in self.left_out:
+                return
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the beginning of an epoch. Changes nothing within that epoch."""
@@ -312,11 +337,14 @@ class ElasticSampler(Sampler[list[int]]):
             "consumed": self.consumed,
             "size": self.size,
             **({} if self.virtual_ranks is None else {"virtual_ranks": self.virtual_ranks}),
+            **({"left_out": sorted(map(list, self.left_out))} if self.left_out else {}),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go to a saved position. Raises `UsageError` if the size of the data has changed within an
         epoch, or the number of virtual ranks at all.
+
+        Batches that were left out since the state was saved stay left out.
         """
         if (before := state.get("virtual_ranks", self.virtual_ranks)) != self.virtual_ranks:
             raise UsageError(
@@ -332,6 +360,9 @@ class ElasticSampler(Sampler[list[int]]):
         self.consumed = state["consumed"]
         if self.consumed >= self._usable:  # Another global batch may leave more of the epoch out.
             self.epoch, self.consumed = self.epoch + 1, 0
+        self.left_out |= set(map(tuple, state.get("left_out", ())))
+        if (self.epoch, self.consumed) in self.left_out:
+            self._pass_by()
         self._resumed, self._before = self.consumed > 0, None
 
     def _forget_resuming(self) -> None:
@@ -344,6 +375,11 @@ class ElasticSampler(Sampler[list[int]]):
 def place_of(sampler: ElasticSampler) -> tuple[int, int]:
     """Return this rank's number, and the number of ranks, among which it deals out batches."""
     return _place(*(given() if callable(given) else given for given in sampler._place))
+
+
+def is_audited(sampler: ElasticSampler) -> bool:
+    """Return whether virtual ranks are computed again now and then (`--audit`)."""
+    return sampler._audits > 0
 
 
 def was_dealt_alone(sampler: ElasticSampler) -> bool:
@@ -366,6 +402,25 @@ def refuse_ended(sampler: ElasticSampler) -> None:
     other ranks.
     """
     sampler._passes.refuse_ended()
+
+
+def left_out(values: Mapping[str, Any]) -> dict[str, set[Place]]:
+    """Return the batches that are left out, by the sampler's name."""
+    return {
+        name: value.left_out
+        for name, value in values.items()
+        if isinstance(value, ElasticSampler) and value.left_out
+    }
+
+
+def leave_out(values: Mapping[str, Any], *told: Mapping[str, Iterable[Place]]) -> None:
+    """Leave batches out from now on, by the sampler's name."""
+    for name, places in (pair for each in told for pair in each.items()):
+        sampler = values.get(name)
+        if isinstance(sampler, ElasticSampler):
+            sampler.left_out.update(places)
+            if (sampler.epoch, sampler.consumed) in sampler.left_out:
+                sampler._pass_by()
 
 
 def position(sampler: ElasticSampler) -> Position:

@@ -9,6 +9,7 @@ alone, whatever arrives first; and what a bucket holds is the same on all ranks,
 of the slices.
 """
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from torch import Tensor
 from spotelastic import torch_names
 from spotelastic.errors import UsageError
 from spotelastic.training.data.sum_tree import SumTree, parts_of
+from spotelastic.training.state.rank_agreement import digest_of_tensor
 
 BUCKET = 25 << 20
 """Bytes of a bucket, as DistributedDataParallel has them."""
@@ -141,6 +143,19 @@ class Exchange:
         """Take the gradients that a virtual rank has computed."""
         for bucket, numbers in self._of_parameters:
             bucket.put(leaf, [self._take(self.parameters[each]) for each in numbers])
+
+    def digest(self) -> bytes:
+        """Return a hash of the gradients that a virtual rank has computed."""
+        found = hashlib.sha256()
+        for parameter in self.parameters:
+            gradient = parameter.grad
+            found.update(b"-" if gradient is None else digest_of_tensor(gradient))
+        return found.digest()
+
+    def forget(self) -> None:
+        """Take gradients that do not count."""
+        for parameter in self.parameters:
+            self._take(parameter)
 
     def send_as_they_come(self, leaf: int) -> None:
         """Send each bucket in the backward pass of this rank's last virtual rank, once that has all

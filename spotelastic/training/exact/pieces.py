@@ -10,7 +10,7 @@ import itertools
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,14 @@ from torch.nn.parallel import DistributedDataParallel
 from spotelastic import torch_names
 from spotelastic.errors import UsageError
 from spotelastic.training.data import randomness
-from spotelastic.training.data.sampler import ElasticSampler, Microbatch, place_of, was_dealt_alone
+from spotelastic.training.data.audit import AuditPlan
+from spotelastic.training.data.sampler import (
+    ElasticSampler,
+    Microbatch,
+    is_audited,
+    place_of,
+    was_dealt_alone,
+)
 from spotelastic.training.data.sum_tree import cuts, rows, shares, takes, turns
 from spotelastic.training.exact.batch_norm import BatchNorms
 from spotelastic.training.exact.exchange import Exchange, Values
@@ -59,9 +66,16 @@ class Trained:
 class Pieces:
     """The virtual ranks of one sampler."""
 
-    def __init__(self, sampler: ElasticSampler, trained: Callable[[], Trained]) -> None:
+    def __init__(
+        self,
+        sampler: ElasticSampler,
+        trained: Callable[[], Trained],
+        compare: Callable[[AuditPlan, Sequence[bytes]], None],
+    ) -> None:
+        """`compare` takes what this rank came to in an audit. All ranks call it."""
         self._sampler = sampler
         self._trained = trained
+        self._compare = compare
         self._exchange: Exchange | None = None
         self._sharded: ShardedSums | None = None
         self._norms = BatchNorms([])
@@ -148,54 +162,82 @@ class Pieces:
             randomness.apply(held)
 
     def _each(self, exchange: Exchange, sharded: "ShardedSums | None") -> Iterator[Microbatch]:
-        rank, world = place_of(self._sampler)
-        size, norms, others = self._sampler.batch, self._norms, list[tuple[int, Values]]()
-        leaves = min(self._sampler.virtual_ranks or 1, size)
-        every = self.shares(leaves, world)
-        own = every[rank]
-        turns_ = [*own, *itertools.repeat(None, len(every[0]) - len(own) if sharded else not own)]
-        seed = f"{self._sampler.epoch}/{self._sampler.consumed}/{self._passes}"
-        exchange.begin(every)
-        norms.begin()
+        share = self._share(sharded is not None)
+        exchange.begin(share.every)
+        self._norms.begin()
         if sharded:
             sharded.begin()
-        at = 0
-        for turn, leaf in enumerate(turns_):
-            is_last = turn == len(turns_) - 1
+        audit = self._sampler.audited(self._sampler.consumed, share.every)
+        told = [] if audit is None else (yield from self._again(exchange, audit, share))
+        others = list[tuple[int, Values]]()
+        for turn, leaf in enumerate(share.turns):
+            is_last = turn == len(share.turns) - 1
             if sharded:
-                first = turn * world
-                sharded.begin_pass(range(first, min(first + world, leaves)), is_last)
+                sharded.begin_pass(share.of_turn(turn), is_last)
             if leaf is None:  # it meets the others, in DDP's first forward pass or in FSDP's
                 yield Microbatch(slice(0, 1), 0.0, True)
             else:
-                its = rows(leaf, leaves, size)
-                piece = Microbatch(
-                    slice(at, at + len(its)), len(its) / size, is_last or sharded is not None
-                )
-                at += len(its)
-                randomness.derive(self._sampler.seed, seed, leaf, often=True)
-                norms.put_back()
-                if is_last:
+                is_compared = audit is not None and leaf == audit.leaf
+                piece = Microbatch(*share.piece(leaf), is_last or sharded is not None)
+                self._begin(share, leaf)
+                if is_last and not is_compared:
                     exchange.send_as_they_come(leaf)
                 begun = self._now()
                 yield piece
                 took = self._now() - begun
+                if is_compared:
+                    told.append(exchange.digest())
                 if not is_last:
                     exchange.put(leaf)
-                others.append(
-                    (leaf, [*self._seen(piece, leaf, took), *norms.changes(piece.weight)])
-                )
+                seen = [*self._seen(piece, leaf, took), *self._norms.changes(piece.weight)]
+                others.append((leaf, seen))
             if sharded:
                 sharded.end_pass(is_last)
-        self.loss, took_all, *changes = exchange.finish(turns_[-1], others)
-        norms.finish(changes)
+        self.loss, took_all, *changes = exchange.finish(share.turns[-1], others)
+        self._norms.finish(changes)
         if sharded:
             sharded.finish()
-        elif self._measures and took_all is not None and world > 1 and all(every):
-            each = took_all.tolist()
+        elif took_all is not None:
+            self._measure(took_all, share.every)
+        self.are_summed = True
+        if audit is not None:
+            self._compare(audit, told)
+
+    def _share(self, at_once: bool) -> "_Share":
+        rank, world = place_of(self._sampler)
+        size = self._sampler.batch
+        leaves = min(self._sampler.virtual_ranks or 1, size)
+        seed = f"{self._sampler.epoch}/{self._sampler.consumed}/{self._passes}"
+        return _Share(rank, size, leaves, self.shares(leaves, world), at_once, seed)
+
+    def _begin(self, share: "_Share", leaf: int) -> None:
+        """Begin a virtual rank, with its random numbers and what batch norms begin with."""
+        randomness.derive(self._sampler.seed, share.seed, leaf, often=True)
+        self._norms.put_back()
+
+    def _again(
+        self, exchange: Exchange, audit: AuditPlan, share: "_Share"
+    ) -> Generator[Microbatch, None, list[bytes]]:
+        """Compute an audited virtual rank, if this rank is asked. Returns what it came to."""
+        told = list[bytes]()
+        for _ in range(audit.again.count(share.rank)):
+            if share.rank == audit.owner:
+                its, weight = share.piece(audit.leaf)
+            else:  # its rows come behind this rank's own ones, or the one in their place
+                weight = len(rows(audit.leaf, share.leaves, share.size)) / share.size
+                its = slice(share.behind, share.behind + round(weight * share.size))
+            self._begin(share, audit.leaf)
+            yield Microbatch(its, weight, False)
+            told.append(exchange.digest())
+            exchange.forget()
+        return told
+
+    def _measure(self, took: Tensor, every: Sequence[range]) -> None:
+        """Note what ranks take for a virtual rank, in a step that is measured."""
+        if self._measures and len(every) > 1 and all(every):
+            each = took.tolist()
             taken = (statistics.median(each[its.start : its.stop]) for its in every)
             self._measured.append(tuple(max(one, 1e-6) for one in taken))
-        self.are_summed = True
 
     def _now(self) -> float:
         if self._measures and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
@@ -235,6 +277,11 @@ class Pieces:
             return None
         from spotelastic.training.exact import sharded  # importing FSDP takes most of a second
 
+        if is_audited(self._sampler):
+            raise UsageError(
+                "--audit: a model is sharded, so that no other rank has the whole gradient of a "
+                "virtual rank to compare: leave --audit out"
+            )
         if was_dealt_alone(self._sampler):
             raise UsageError(
                 "virtual_ranks: a batch of a sharded model was taken from the loader before "
@@ -245,6 +292,48 @@ class Pieces:
 
 def _are_sharded(parameters: Iterable[Tensor]) -> bool:
     return any(isinstance(each, DTensor) for each in parameters)
+
+
+@dataclass(frozen=True)
+class _Share:
+    """What a rank computes of a step."""
+
+    rank: int
+    size: int
+    """Rows of the global batch."""
+    leaves: int
+    every: Sequence[range]
+    """Each rank's virtual ranks."""
+    at_once: bool
+    """Whether all ranks compute at the same time."""
+    seed: str
+
+    @property
+    def turns(self) -> list[int | None]:
+        """The virtual ranks of this rank; None: it has none, and computes with the others."""
+        own = self.every[self.rank]
+        missing = len(self.every[0]) - len(own) if self.at_once else not own
+        return [*own, *itertools.repeat(None, missing)]
+
+    def of_turn(self, turn: int) -> range:
+        """Return the virtual ranks that all ranks compute in a turn, where they do so at once."""
+        ranks = len(self.every)
+        return range(turn * ranks, min((turn + 1) * ranks, self.leaves))
+
+    def piece(self, leaf: int) -> tuple[slice, float]:
+        """Return which of this rank's rows are a virtual rank's, and its part of the batch."""
+        own = self.every[self.rank]
+        begin = sum(len(self._rows(each)) for each in own if each < leaf)
+        its = len(self._rows(leaf))
+        return slice(begin, begin + its), its / self.size
+
+    @property
+    def behind(self) -> int:
+        """How many rows this rank has of its own, or in their place."""
+        return max(1, sum(len(self._rows(each)) for each in self.every[self.rank]))
+
+    def _rows(self, leaf: int) -> range:
+        return rows(leaf, self.leaves, self.size)
 
 
 @contextmanager

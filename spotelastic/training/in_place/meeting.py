@@ -14,6 +14,7 @@ from spotelastic_checkpoints.types import Resume
 
 from spotelastic.errors import SpotelasticError
 from spotelastic.model.in_place import Enter, Standing
+from spotelastic.training.data import sampler as samplers
 from spotelastic.training.in_place import control, failures, loaders, models
 from spotelastic.training.in_place.building import Builder
 from spotelastic.training.in_place.control import Control
@@ -77,8 +78,12 @@ class LoopParts:
     """
     go_back: Callable[[Resume], None]
     """Restores what was kept. All ranks call it."""
-    rehearsed: Callable[[int, str, str], None]
-    """Tells people of a rehearsal: its step, its outcome in a word, and a line."""
+    tell: Callable[[str, int, str, str], None]
+    """Tells people of what was found of a step: the kind of the event, the step, the outcome in a
+    word, and a line.
+    """
+    start_anew: Callable[[], None]
+    """Goes back to what is stored, where no agent forms a round for that. All ranks call it."""
     loops: Loops
     """Knows what the script does between the loops of its steps."""
     save_held: Callable[[], None]
@@ -200,8 +205,9 @@ class Meeting:
                 broken = self._loop.groups.broken
                 raise dist.DistError(broken or "the process group was closed during the step")
 
-    def vote(self) -> None:
-        """Return once all ranks of the round have called this. Raises what torch raises otherwise.
+    def vote(self, value: int | None = None) -> int:
+        """Return once all ranks of the round have called this, with the largest value. Raises what
+        torch raises otherwise.
 
         Where this worker was asked to rest, or a collective of the step has failed, that is raised:
         it enters no collective any more.
@@ -214,10 +220,10 @@ class Meeting:
                 "a collective has failed in the step, and the script has caught it"
             )
         if ranks.world_size == 1:
-            return
+            return value or 0
         self._votes = self._votes or Votes(ranks, self._loop.groups)
         with self._loop.voting():
-            self._votes.vote()
+            return self._votes.vote(value)
 
     def rest(self, standing: Standing, error: BaseException | None = None) -> Enter:
         """Leave the groups, which wakes the neighbours as well, and wait for another round.
@@ -305,8 +311,8 @@ def join(loop: LoopParts, variables: Mapping[str, str], step: int, *, restores: 
     loop.enter()
     ranks = loop.ranks()
     # Older versions, which tell no record, look at the last part.
-    record = loop.own.rehearsals.value()
-    found = ranks.gather((variables["SPOTELASTIC_ROUND"], step, record, restores))
+    record, left_out = loop.own.rehearsals.value(), samplers.left_out(loop.state.values)
+    found = ranks.gather((variables["SPOTELASTIC_ROUND"], step, record, left_out, restores))
     if others := [rank for rank, theirs in enumerate(found) if theirs[:2] != found[ranks.rank][:2]]:
         theirs = found[others[0]]
         raise SpotelasticError(
@@ -322,8 +328,10 @@ def join(loop: LoopParts, variables: Mapping[str, str], step: int, *, restores: 
         raise SpotelasticError("what is made for each round has to be restored by all ranks")
     elif restoring:
         _restore_on(restoring, loop, ranks, step)
-    if told := [each for _, _, *record, theirs in found if not theirs for each in record]:
+    if told := [record[0] for _, _, *record, theirs in found if not theirs and record]:
         loop.own.rehearsals = of_script(told[0])
+    for _, _, *record, _ in found:
+        samplers.leave_out(loop.state.values, *record[1:])
     loop.resumed(step)
 
 

@@ -27,6 +27,7 @@ import torch
 from spotelastic_checkpoints.types import Resume
 
 from spotelastic.errors import RehearsalDiffers, UsageError
+from spotelastic.model.in_place import REHEARSED
 from spotelastic.torch_names import store_of_all
 from spotelastic.training.data import randomness
 from spotelastic.training.in_place import failures
@@ -305,7 +306,7 @@ class Rehearsing:
         self.give_up()
         line = verdict.line(found, step, ranks.world_size)
         if ranks.rank == 0:
-            self._loop.rehearsed(step, found.outcome, line)
+            self._loop.tell(REHEARSED, step, found.outcome, line)
         if found.differs and self._mode == "strict":
             raise RehearsalDiffers(f"step {step} does not come back as it was (--rehearse strict)")
 

@@ -23,25 +23,29 @@ Must never happen:
 import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import torch
+import torch.distributed as dist
 from spotelastic_checkpoints.decoders import from_json
 from spotelastic_checkpoints.types import Resume
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
 from spotelastic.errors import SpotelasticError, UsageError
-from spotelastic.model.in_place import Change, Enter, Standing
+from spotelastic.model.in_place import AUDIT, Change, Enter, Standing
 from spotelastic.training.data import sampler as samplers
+from spotelastic.training.data.audit import AuditPlan
 from spotelastic.training.data.sampler import ElasticSampler
 from spotelastic.training.exact.pieces import Pieces, Trained
 from spotelastic.training.in_place import failures, models
+from spotelastic.training.in_place.attempts import Attempt, Step
+from spotelastic.training.in_place.auditing import Auditing
+from spotelastic.training.in_place.guarding import Fault, Guard
 from spotelastic.training.in_place.meeting import LoopParts, Meeting, join
 from spotelastic.training.in_place.rehearsing import Mode, Rehearsing, TrialStage
 from spotelastic.training.in_place.undo import Undo
+from spotelastic.training.in_place.voting import largest
 from spotelastic.training.in_place.watching import IN_PLACE
 from spotelastic.training.state.lasting import Lasting
 
@@ -51,80 +55,18 @@ AHEAD = (
 )
 
 
-class Step:
-    """One attempt at a step of the training loop. Use it by `with`."""
-
-    def __init__(self, number: int, steps: "Steps") -> None:
-        self.number = number
-        """The step that this block makes, counted from 1."""
-        self.loss: Any = None
-        """Set it in the block, to have it shown in the status and the loss curve."""
-        self.samples = 0.0
-        """Set it to how many samples, or tokens, this rank sees in the step, to have the speed of
-        all ranks shown.
-        """
-        self.finished = False
-        """Whether the step counts. After a block of which a rank was lost it is False, and the same
-        step comes again.
-        """
-        self.rehearses = False
-        """Whether the block is made again in any case: the run tries whether it comes back as it
-        was.
-        """
-        self.begun = False
-        """Whether its block has been entered."""
-        self._steps = steps
-
-    def vote(self) -> None:
-        """Wait until all ranks have all gradients of the step. Call it in the block, where no
-        optimizer of torch's begins to step once they are there: it does this by itself.
-        """
-        self._steps.votes(self)
-
-    def __enter__(self) -> Self:
-        self.begun = True
-        self._steps.begins(self)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> bool:
-        return self._steps.ends(self, error)
-
-
-@dataclass
-class _Attempt:
-    """How far the block has come that is being executed."""
-
-    step: Step
-    voted: bool = False
-    stepped: set[int] | None = field(default_factory=set)
-    """Ids of the optimizers that have stepped; None: the script has others."""
-    change: Change = "clean"
-    problem: str = ""
-    """Why what the attempt has changed cannot be put back."""
-    order: Enter | None = None
-    """What the agent said when this worker rested in the vote."""
-
-    @property
-    def is_behind(self) -> bool:
-        """Whether the other ranks have finished this step, in a round that is over."""
-        order = self.order
-        return order is not None and not order.restores and order.step == self.step.number
-
-
 class Steps:
     """The steps of one Checkpointer's loop."""
 
-    def __init__(self, loop: LoopParts, rehearses: Mode = "off") -> None:
+    def __init__(self, loop: LoopParts, rehearses: Mode = "off", *, guards: bool = False) -> None:
         self._loop = loop
         self._rehearsing = Rehearsing(loop, rehearses)
+        self.guard = Guard(loop) if guards else None
+        """Looks at loss and gradients of each step; None where that is not asked for."""
+        self.auditing = Auditing(loop) if os.environ.get(AUDIT) else None
         self._meeting: Meeting | None = None
         self._undo = Undo(loop.state)
-        self._attempt: _Attempt | None = None
+        self._attempt: Attempt | None = None
         self._hook: RemovableHandle | None = None
         self._process = 0
         self._concerned: weakref.WeakKeyDictionary[torch.optim.Optimizer, bool]
@@ -134,7 +76,7 @@ class Steps:
         """
         self._has_met = False
         """Whether this worker has voted where a loop asked for the first step of this round."""
-        self._made: _Attempt | None = None
+        self._made: Attempt | None = None
         """An attempt of a rehearsal that would count if the loop were left now."""
         self._uncounted: Step | None = None
         """A finished step at whose end all ranks are to wait. What is between the blocks comes
@@ -144,6 +86,14 @@ class Steps:
         """Called when a step is begun again, or the ranks have changed."""
         self.counted: list[Callable[[], None]] = []
         """Called when a step counts."""
+
+    def refuse_unguarded(self) -> None:
+        """Raise `UsageError` where steps are to be guarded, and others make them."""
+        if self.guard is not None and not self._process:
+            raise UsageError(
+                "--guard: a step of checkpoint.step() cannot be undone: make steps by "
+                "`for step in checkpoint.steps(total):` and then `with step:`, or leave it out"
+            )
 
     def ask(self, problem: Callable[[], str]) -> None:
         """Have this asked for what of an attempt cannot be put back; it returns "" if all can."""
@@ -218,7 +168,7 @@ class Steps:
         False where a peer was lost meanwhile.
         """
         rehearsing, standing = self._rehearsing, Standing(step.number - 1, "dirty")
-        if not rehearsing.restores_first and self._has_taken_ahead():
+        if not rehearsing.restores_first and any(map(samplers.waits, self._samplers())):
             meeting.hinder(AHEAD)  # Later on it may be the batch of the attempt before.
         try:
             if rehearsing.restores_first:
@@ -305,6 +255,8 @@ class Steps:
         """Stop looking at optimizers and at the agent."""
         if self._hook is not None:
             self._hook.remove()
+        if self.guard is not None:
+            self.guard.close()
         if self._meeting is not None:
             self._meeting.close()
 
@@ -315,25 +267,26 @@ class Steps:
         if self._attempt is not None:
             raise UsageError("a step was begun within the block of another one")
         # What is made for each round is restored, not undone.
-        if self._meeting is not None and not self._loop.builder.is_wanted:
+        if self.guard is not None or (self._meeting and not self._loop.builder.is_wanted):
             self._undo.note()
+        if self.guard is not None:
+            self.guard.begins()
         for pieces in self._pieces():
             pieces.begin(step.number)
-        self._attempt = _Attempt(step)
+        self._attempt = Attempt(step)
         self._loop.groups.has_failed = False
         self._rehearsing.begins()
 
-    def _has_taken_ahead(self) -> bool:
-        """Return whether the script holds a batch that is this rank's share of a later step."""
+    def _samplers(self) -> Iterator[ElasticSampler]:
         values = self._loop.state.values.values()
-        return any(isinstance(value, ElasticSampler) and samplers.waits(value) for value in values)
+        return (value for value in values if isinstance(value, ElasticSampler))
 
     def _pieces(self) -> Iterator[Pieces]:
         """Yield what computes virtual ranks: one for each sampler that has them."""
-        for value in self._loop.state.values.values():
-            if isinstance(value, ElasticSampler) and value.virtual_ranks is not None:
+        for value in self._samplers():
+            if value.virtual_ranks is not None:
                 if not isinstance(value.pieces, Pieces):
-                    value.pieces = Pieces(value, self._trained)
+                    value.pieces = Pieces(value, self._trained, self._compare)
                 yield value.pieces
 
     def _share_by_times(self) -> None:
@@ -344,11 +297,18 @@ class Steps:
         """
         if self.is_rehearsed:
             return
-        for value in self._loop.state.values.values():
-            its = value.pieces if isinstance(value, ElasticSampler) else None
-            if isinstance(its, Pieces) and its.share_by_times():
+        for value in self._samplers():
+            if isinstance(value.pieces, Pieces) and value.pieces.share_by_times():
                 samplers.go_back(value, samplers.position(value))
                 self._tell(self.undone)
+
+    def _compare(self, plan: AuditPlan, told: Sequence[bytes]) -> None:
+        """Compare what ranks came to in an audit. If they differ, all leave the block together."""
+        attempt = self._attempt
+        if attempt is not None and self.auditing is not None:
+            attempt.differs = self.auditing.compare(attempt.step.number, plan, told)
+            if attempt.differs:
+                raise failures.Unwound
 
     def _trained(self) -> Trained:
         state = self._loop.state
@@ -367,21 +327,22 @@ class Steps:
             for pieces in self._pieces():
                 pieces.refuse_unsummed()
         try:
-            if meeting is None:
-                if error is None:
-                    self._finish(attempt)
-                    self._loop.count(step.number, step.loss, step.samples)
-                return False
-            return self._settled(attempt, meeting, error)
+            if error is None and not attempt.voted and self._votes:
+                try:
+                    self._vote(attempt, has_gradients=False)
+                except failures.Unwound as unwound:
+                    error = unwound
+            if meeting is not None:
+                return self._settled(attempt, meeting, error)
+            if attempt.fault or attempt.differs:
+                return self._skipped(attempt, error)
+            if error is None:
+                self._count(attempt)
+            return False
         finally:
             self._attempt = None
 
-    def _settled(self, attempt: _Attempt, meeting: Meeting, error: BaseException | None) -> bool:
-        if error is None and not attempt.voted:
-            try:
-                self._vote(attempt, meeting, has_gradients=False)
-            except failures.Unwound as unwound:
-                error = unwound
+    def _settled(self, attempt: Attempt, meeting: Meeting, error: BaseException | None) -> bool:
         if self._rehearsing.has_struck(error):
             self._begin_again(attempt, error)
             self._rehearsing.undone(attempt.problem)
@@ -392,6 +353,8 @@ class Steps:
             self._begin_again(attempt, error)
             self._entry = attempt.order, Standing(self._loop.last_step())
             return True
+        if attempt.fault or attempt.differs:
+            return self._skipped(attempt, error)
         if error is not None:
             if not meeting.is_lost(error):
                 return False
@@ -408,14 +371,51 @@ class Steps:
             self._finish(attempt)
             self._entry = attempt.order, Standing(attempt.step.number)
             return True
-        self._finish(attempt)
-        if self._loop.waits_after(attempt.step.number) and not meeting.asked:
-            self._uncounted = attempt.step
-        else:
-            self._tell_and_rest(attempt.step, meeting)
+        self._count(attempt)
         return False
 
-    def _is_made_again(self, attempt: _Attempt, meeting: Meeting) -> bool:
+    def _count(self, attempt: Attempt) -> None:
+        """Count the step, and save it if a save is due, on all ranks."""
+        step, meeting = attempt.step, self._meeting
+        self._finish(attempt)
+        if meeting is None:
+            self._loop.count(step.number, step.shown, step.samples)
+        elif self._loop.waits_after(step.number) and not meeting.asked:
+            self._uncounted = step
+        else:
+            self._tell_and_rest(step, meeting)
+
+    def _skipped(self, attempt: Attempt, error: BaseException | None) -> bool:
+        """Undo a step that all ranks skip, or go back from. Returns whether an exception is settled
+        by that.
+        """
+        meeting, line = self._meeting, attempt.differs
+        if not (error is None or failures.is_unwinding(error)):
+            return False
+        failures.clear_frames(error)
+        self._undo.put_back(stays=True)
+        self._rehearsing.put_back()
+        self._rehearsing.give_up()
+        self._undo.finished(None)
+        if not line and self.guard is not None:
+            attempt.step.skipped = True
+            back = attempt.goes_back
+            line = self.guard.skipped(attempt.step.number, attempt.fault, back=back)
+            if not back:
+                self._count(attempt)
+                return True
+        self._tell(self.undone)
+        if meeting is None:
+            self._loop.start_anew()
+            self._undo.go_on_anew()
+            return True
+        lost, standing = dist.DistError(line), Standing(self._loop.last_step(), "dirty")
+        if not meeting.is_lost(lost):
+            raise lost
+        self._entry = meeting.rest(standing, lost), standing
+        return True
+
+    def _is_made_again(self, attempt: Attempt, meeting: Meeting) -> bool:
         """Return whether an attempt is one of a rehearsal that is not the last."""
         if self._rehearsing.stage is TrialStage.NONE:
             return False
@@ -430,17 +430,19 @@ class Steps:
         self._made = attempt
         return True
 
-    def _finish(self, attempt: _Attempt) -> None:
+    def _finish(self, attempt: Attempt) -> None:
         """Count the step, for this process."""
         self._attempt = None
         attempt.step.finished = True
+        if self.guard is not None and not attempt.step.skipped:
+            self.guard.made()
         self._tell(self.counted)
 
     def _tell_and_rest(self, step: Step, meeting: Meeting) -> None:
         """Tell that the step counts, and save it if a save is due. Then rest if it is asked for."""
         standing = Standing(step.number)
         try:
-            self._loop.count(step.number, step.loss, step.samples)
+            self._loop.count(step.number, step.shown, step.samples)
         except RuntimeError as failure:
             if self._loop.last_step() != step.number or not meeting.is_lost(failure):
                 raise
@@ -450,7 +452,7 @@ class Steps:
         if self._entry is None:
             self._rehearsing.stepped(step.number)
 
-    def _begin_again(self, attempt: _Attempt, error: BaseException | None) -> None:
+    def _begin_again(self, attempt: Attempt, error: BaseException | None) -> None:
         """Undo what the attempt has done. If that is not possible, the state counts as dirty."""
         failures.clear_frames(error)
         # Not every optimizer's writes are seen, so what was dirty stays so.
@@ -470,8 +472,8 @@ class Steps:
 
         It has its gradients, unless it computes them itself.
         """
-        attempt, meeting = self._attempt, self._meeting
-        if attempt is None or meeting is None or os.getpid() != self._process:
+        attempt = self._attempt
+        if attempt is None or os.getpid() != self._process:
             return
         entries = self._loop.state.values.values()
         if any(isinstance(each, Lasting) and each.owns(optimizer) for each in entries):
@@ -486,7 +488,7 @@ class Steps:
             attempt.change = "dirty"
             attempt.problem = "an optimizer is given a closure, and steps before the step vote"
         else:
-            self._vote(attempt, meeting)
+            self._vote(attempt, optimizer)
 
     def _concerns(self, optimizer: torch.optim.Optimizer) -> bool:
         """Return whether an optimizer is of the state. Others may step on some ranks alone."""
@@ -501,30 +503,54 @@ class Steps:
         if attempt is None or attempt.step is not step:
             raise UsageError("step.vote() belongs into the block of its step: `with step:`")
         attempt.stepped = None
-        if self._meeting is not None and not attempt.voted:
-            self._vote(attempt, self._meeting)
+        if self._votes and not attempt.voted:
+            self._vote(attempt)
 
-    def _vote(self, attempt: _Attempt, meeting: Meeting, *, has_gradients: bool = True) -> None:
+    @property
+    def _votes(self) -> bool:
+        """Whether the ranks vote before they make a step."""
+        return self._meeting is not None or self.guard is not None
+
+    def _vote(self, attempt: Attempt, optimizer: Any = None, *, has_gradients: bool = True) -> None:
         """Wait until all ranks have all gradients of the step, or rest with these gradients.
 
         Gradients may be missing where the block has ended without a step of an optimizer, or if the
         groups were closed before: the script may have caught what a collective has raised. Nobody
         can have made the step then, so that all begin it again.
         """
-        has_gradients = has_gradients and not meeting.is_over
-        for value in self._loop.state.values.values():
-            if isinstance(value, ElasticSampler):
-                samplers.refuse_ended(value)
+        guard, meeting = self.guard, self._meeting
+        has_gradients = has_gradients and not (meeting is not None and meeting.is_over)
+        for value in self._samplers():
+            samplers.refuse_ended(value)
         for pieces in self._pieces() if has_gradients else ():
             pieces.refuse_unsummed()
-        meeting.has_gradients()
+        if guard is not None and has_gradients:
+            guard.look(optimizer, attempt.step.loss)
+        if meeting is not None:
+            meeting.has_gradients()
         attempt.voted = True
+        own = None if guard is None else guard.judge()
+        # With a fault of its own nobody makes the step: so this rank cannot have to follow.
+        has_gradients = has_gradients and not own
+        attempt.fault = Fault(self._agree(attempt, own, has_gradients=has_gradients))
+        if attempt.fault and guard is not None:
+            problem = attempt.problem or self._undo.problem or not self._rehearsing.undoes
+            back = bool(problem) or guard.is_enough
+            attempt.goes_back = bool(self._agree(attempt, int(back), has_gradients=False))
+            raise failures.Unwound
+        attempt.change = "dirty"
+
+    def _agree(self, attempt: Attempt, value: int | None, *, has_gradients: bool) -> int:
+        """Return the largest value that a rank votes with. Rests where a rank is lost."""
+        meeting = self._meeting
         voting = self._rehearsing.voting()
         try:
             with voting:
-                meeting.vote()
+                return (
+                    largest(value, self._loop.ranks()) if meeting is None else meeting.vote(value)
+                )
         except Exception as error:
-            if not meeting.is_lost(error):
+            if meeting is None or not meeting.is_lost(error):
                 raise
             if meeting.saves_first:  # what can be saved is the step before: nobody follows then
                 self._begin_again(attempt, error)
@@ -536,7 +562,7 @@ class Steps:
             attempt.order = meeting.rest(standing, error)
             if not attempt.is_behind:
                 raise failures.Unwound from None
-        attempt.change = "dirty"
+        return 0
 
     # -- between rounds ---------------------------------------------------------------------------
 
@@ -546,6 +572,8 @@ class Steps:
         self._made, self._has_met = None, False
         self._rehearsing.give_up()
         meeting.enter(order, standing)
+        if self.guard is not None and order.restores:
+            self.guard.forget_row()
         for pieces in self._pieces():
             pieces.forget_times()
         self._rehearsing.enters(self._loop.last_step())
@@ -556,8 +584,11 @@ class Steps:
         """See whether this worker can rest, before its first step."""
         self._process = os.getpid()
         self._meeting = self._meeting or Meeting.of(self._loop)
+        if self.auditing is not None and not any(True for _ in self._pieces()):
+            raise UsageError("--audit: there are no virtual ranks: see docs/how-to/same-bits.md")
         if self._meeting is not None:
             self._rehearsing.enters(self._loop.last_step())
+        if self._votes:
             # The hook is called, not traced, where a step is compiled.
             hook = torch.compiler.disable(self._before_optimizer)  # type: ignore[no-untyped-call]
             self._hook = register_optimizer_step_pre_hook(hook)

@@ -154,8 +154,10 @@ class Undo:
             return "parameters, or tensors above 1 MiB, change through .data before the step vote"
         return next((problem for ask in self.others if (problem := ask())), "")
 
-    def put_back(self) -> None:
-        """Undo what was done since the step began, as far as it was noted."""
+    def put_back(self, *, stays: bool = False) -> None:
+        """Undo what was done since the step began, as far as it was noted. With `stays`, the place
+        in the data is not concerned.
+        """
         begun = self._begun
         if begun is None:
             return
@@ -169,7 +171,7 @@ class Undo:
             vars(optimizer).update(attributes)
         for name, noted in begun.values.items():
             self._put_back_value(name, noted)
-        for sampler, position in begun.samplers:
+        for sampler, position in () if stays else begun.samplers:
             samplers.go_back(sampler, position)
         for parameter, had in zip(begun.parameters, begun.had_gradient, strict=True):
             if not had:

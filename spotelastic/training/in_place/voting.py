@@ -1,5 +1,8 @@
 """Votes of a round's ranks: each learns that all of them have come to one place.
 
+Each may give a small number, and learns the largest that one has given. Either all give one, or
+nobody does: without numbers, ranks of older versions vote alike.
+
 The smallest collective of gloo wakes two threads for each of its messages. Where ranks share cores,
 that takes milliseconds of each step. So ranks have connections of their own for votes, by which a
 main thread wakes another one. Each vote has stages: in the first one, a rank tells the three next
@@ -67,39 +70,41 @@ class Votes:
         self._count = 0
         self._stages: list[Stage] = []
 
-    def vote(self) -> None:
-        """Return once all ranks of the round have called this. Raises what torch raises of a
-        collective that has failed.
+    def vote(self, value: int | None = None) -> int:
+        """Return once all ranks of the round have called this, with the largest value, from 0 to
+        255. Raises what torch raises of a collective that has failed.
         """
         if self._groups.is_closed:  # a peer must not hear of this rank, which may lack gradients
             raise dist.DistError("the process group was closed before the step vote")
         self._count += 1
         if self._stages:
-            self._exchange()
-        elif self._count == CONNECTS_AT:
-            self._connect()
-        else:
-            dist.all_reduce(torch.ones(1), group=self._ranks.group)
+            return self._exchange(value or 0)
+        if self._count == CONNECTS_AT:
+            return self._connect(value)
+        return largest(value, self._ranks)
 
-    def _exchange(self) -> None:
-        is_over = False
+    def _exchange(self, value: int) -> int:
+        is_over, most = False, bytes((value,))
         try:
             for told, heard in self._stages:
                 for each in told:
-                    each.send(b"\0")
+                    each.send(most)
                 for each in heard:
-                    if not each.recv(1):
+                    if not (theirs := each.recv(1)):
                         raise ConnectionResetError("connection closed by peer")
+                    most = max(most, theirs)
             is_over = True
         except OSError as error:
             raise dist.DistNetworkError(f"the step vote has failed: {error}") from error
         finally:
             if not is_over:
                 _shut(self._stages)
+        return most[0]
 
-    def _connect(self) -> None:
+    def _connect(self, value: int | None) -> int:
         """Connect the ranks, if all of them can. This is a vote as well."""
         ranks, secret = self._ranks, os.urandom(16)
+        most = 0 if value is None else largest(value, ranks)
         with ExitStack() as stack:
             listener = _listening()
             address, port = "", 0
@@ -107,7 +112,7 @@ class Votes:
                 address, port = stack.enter_context(listener).getsockname()[:2]
             places: list[Place] = ranks.gather((address, port, secret))
             if listener is None or not all(address for address, *_ in places):
-                return
+                return most
             stages: list[Stage] = []
             with suppress(OSError):
                 told = self._told(places)
@@ -122,6 +127,7 @@ class Votes:
             self._stages = stages
         else:
             _shut(stages)
+        return most
 
     def _told(self, places: Sequence[Place]) -> dict[int, socket.socket]:
         """Connect to those who are told, and return the connections by how far away they are."""
@@ -162,6 +168,16 @@ class Votes:
         for connection in heard.values():
             _receive_within(connection, timeout.total_seconds())
         return heard
+
+
+def largest(value: int | None, ranks: Ranks) -> int:
+    """Return the largest value, by a collective of all ranks."""
+    if ranks.group is None:
+        return value or 0
+    told = torch.ones(1) if value is None else torch.tensor([float(value)])
+    most = dist.ReduceOp.SUM if value is None else dist.ReduceOp.MAX
+    dist.all_reduce(told, op=most, group=ranks.group)
+    return 0 if value is None else int(told.item())
 
 
 def _listening() -> socket.socket | None:

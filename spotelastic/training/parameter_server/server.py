@@ -22,7 +22,7 @@ import torch.distributed as dist
 import xxhash
 
 from spotelastic.errors import UsageError
-from spotelastic.training.in_place.steps import Step
+from spotelastic.training.in_place.attempts import Step
 from spotelastic.training.parameter_server import vectors
 from spotelastic.training.parameter_server.link import Link
 from spotelastic.training.parameter_server.order import Mode, Order, Rules

@@ -9,6 +9,7 @@ Tensors are filled while the rest is still being fetched. When ranks go back, al
 again. Collectives are allowed here, since no rank trains yet.
 """
 
+import math
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -87,14 +88,16 @@ def open_source(
     state: State,
     step: int | None,
     patience: RestorePatience = RestorePatience(),
+    *,
+    limit: float = math.inf,
 ) -> RestoreSource | None:
     """Fetch what `state` needs on this rank, and return the source; None on a fresh run.
 
     All ranks call it. `step` sends the run back to that commit, once: when it has gone on from
-    there and was only restarted since, it goes on from its newest state. Raises as
-    `Checkpointer.restore` says.
+    there and was only restarted since, it goes on from its newest state. Of no step after `limit`
+    anything is restored without being asked for. Raises as `Checkpointer.restore` says.
     """
-    return _Resuming(session, client, state, patience).open(step)
+    return _Resuming(session, client, state, patience, limit).open(step)
 
 
 def open_exactly(
@@ -152,6 +155,7 @@ class _Resuming:
     client: SourceClient
     state: State
     patience: RestorePatience
+    limit: float = math.inf
 
     def open(self, step: int | None) -> RestoreSource | None:
         """As `open_source`."""
@@ -175,11 +179,16 @@ class _Resuming:
         return restored
 
     def _fetch_or_go_back(self, source: Resume) -> RestoreSource:
-        restored, problem = self.fetch(source)
+        restored, problem = None, f"all was right up to step {self.limit:.0f} only"
+        if source.step <= self.limit:
+            restored, problem = self.fetch(source)
         if restored is not None:
             return restored
         before = Commit(source.epoch, source.step) if source.kind == "store" else None
         while (commit := self._find(before=before)) is not None:
+            before = commit
+            if commit.step > self.limit:
+                continue
             message = (
                 f"step {source.step} cannot be restored ({problem}): going back to {commit.step}"
             )
@@ -191,7 +200,6 @@ class _Resuming:
             restored, problem = self.fetch(_from_store(commit))
             if restored is not None:
                 return restored
-            before = commit
         raise SpotelasticError(
             f"cannot resume from step {source.step}: {problem}; there is no commit before it"
         )

@@ -282,7 +282,7 @@ class Saving:
         state = self._state.view()  # by all ranks: a state_dict() may exchange something
         if ranks.rank == 0 and (its := fingerprint(state)):
             line = f"step {step}: parameters, buffers and optimizers have the fingerprint {its}"
-            client.rehearsed(step, ranks.world_size, its, line, FINGERPRINT)
+            client.found(step, ranks.world_size, its, line, FINGERPRINT)
 
     def _tell(self, line: str) -> None:
         session, client, _ = self._entered()

@@ -25,10 +25,19 @@ from support.saving.daemons_and_workers import cluster
 from support.training import loop_kinds
 from support.training.loop_kinds import Plain
 from support.training.open_checkpointer import wait_for_slots
-from support.training.virtual_loops import Sharded, Throttled, Virtual, Wrapped
+from support.training.virtual_loops import (
+    Flipped,
+    LeavesOut,
+    Poisoned,
+    Sharded,
+    Throttled,
+    Virtual,
+    Wrapped,
+)
 from torch.distributed import TCPStore
 
 import spotelastic as se
+from spotelastic.model.in_place import AUDITED
 from spotelastic.training import checkpointer  # noqa: F401  # once for all workers
 from spotelastic.training.exact.pieces import MEASURED_EVERY
 from spotelastic.training.in_place import watching
@@ -36,6 +45,8 @@ from spotelastic.training.runtime.rehearsal_record import RehearsalRecord
 
 STEPS, QUIET = 60, 8
 """Steps that are made, and so many at the end in which nothing happens to workers any more."""
+SAVED = 8
+"""Step that is committed before another is made, where nothing happens to workers."""
 RANKS, KILLED = 4, 2
 OFTEN = 3
 """Steps from one rehearsal to the next."""
@@ -57,16 +68,18 @@ VIRTUAL = (Virtual, Wrapped, Throttled, Sharded)
 """Kinds with virtual ranks, whose parameters are the same to the last bit."""
 
 
-def script(make: type[Plain | Virtual], seed: int) -> Script:
+def script(make: type[Plain | Virtual], seed: int, *, saves: bool) -> Script:
     def train(number: int, tell: Callable[[Any], None]) -> None:
         draw = random.Random(f"{seed}/{number}")
         rehearse_often(make)
         wait_for_slots()
         watching.watch()
         dist.init_process_group("gloo")
+        os.environ["SPOTELASTIC_AUDIT"] = str(getattr(make, "audits", "") or "")
         kind = make()
+        guards = getattr(make, "guards", False)
         build = getattr(kind, "build", None)
-        with se.Checkpointer(kind.state, build=build, rehearse=True) as checkpoint:
+        with se.Checkpointer(kind.state, build=build, rehearse=True, guard=guards) as checkpoint:
             kind.checkpoint = checkpoint
             for step in checkpoint.steps(steps_of(make)):
                 with step:
@@ -74,6 +87,9 @@ def script(make: type[Plain | Virtual], seed: int) -> Script:
                 if step.finished:
                     kind.after(step.number)
                 tell([step.number, step.rehearses])
+                if saves and step.finished and step.number == SAVED:
+                    checkpoint.save()
+                    checkpoint.wait()
                 if step.rehearses:
                     threading.Event().wait(draw.uniform(0, BETWEEN))
             tell({"parameters": parameters(kind)})
@@ -83,7 +99,9 @@ def script(make: type[Plain | Virtual], seed: int) -> Script:
 
 
 def steps_of(make: type[Plain | Virtual]) -> int:
-    return STEPS // 2 if make is Sharded else STEPS  # a step of it exchanges all, piece by piece
+    if make is Sharded:  # each step exchanges all gradients, piece by piece
+        return STEPS // 2
+    return getattr(make, "made", STEPS)
 
 
 def rehearse_often(make: type[Plain | Virtual]) -> None:
@@ -195,6 +213,8 @@ def drawn(
     def hears(event: messages.DaemonEvent) -> None:
         if isinstance(event, messages.Rehearsed | messages.SaveFailed):
             heard.append(event.message)
+        if isinstance(event, messages.Rehearsed) and event.kind == AUDITED:
+            heard.append(f"{event.outcome}: {event.message}")
 
     (folder / "daemon").mkdir()
     with cluster(folder / "daemon", workers=ranks) as [node]:
@@ -206,14 +226,36 @@ def drawn(
             looks=Moments(seed, daemon, steps_of(make) - QUIET).looks if happens else None,
             node=node.name,
         )
-        agent = run(ranks, script(make, seed), folder / "drawn", plan, str(node.socket))
+        trains = script(make, seed, saves=not happens)
+        agent = run(ranks, trains, folder / "drawn", plan, str(node.socket))
         agent.heard = heard
         return agent
+
+
+def guarded(folder: Path, seed: int) -> Agent:
+    return drawn(folder, seed, Poisoned, happens=seed > 0)
+
+
+def flipped(folder: Path, seed: int) -> Agent:
+    """One of three ranks has a bit flipped. Nothing else happens to it."""
+    return drawn(folder, seed, flipped_kind(seed), ranks=3, happens=False)
+
+
+def flipped_kind(seed: int) -> type[Flipped]:
+    draw = random.Random(f"flip/{seed}")
+    what = ("gradient", "weight", "moment")[seed % 3]
+    # A copy stays wrong until an audit.
+    audits = 1 if what == "gradient" else 3
+    chosen = {"rank": draw.randrange(3), "at": draw.randrange(20, 40)}
+    return type("Flipped", (Flipped,), {"what": what, "audits": audits, **chosen})
 
 
 CASES: dict[str, Case] = {
     "drawn-alone": lambda folder: run(1, alone, folder / "alone", Plan()),
     **{f"drawn-{seed}": functools.partial(drawn_plain, seed=seed) for seed in SEEDS},
+    **{f"guarded-{seed}": functools.partial(guarded, seed=seed) for seed in SEEDS},
+    **{f"flipped-{seed}": functools.partial(flipped, seed=seed) for seed in SEEDS},
+    "left-out-alone": lambda folder: drawn(folder, 0, LeavesOut, ranks=1, happens=False),
     **{f"virtual-{seed}": functools.partial(drawn_virtual, seed=seed) for seed in SEEDS},
     **{
         f"virtual-alone-{number}": functools.partial(virtual_alone, number=number)

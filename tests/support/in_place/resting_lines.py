@@ -62,7 +62,8 @@ def told(state: Mapping[str, Any], own: Groups = groups) -> str:
         own=OwnValues(),
         keep=unused,
         go_back=unused,
-        rehearsed=unused,
+        tell=unused,
+        start_anew=unused,
         loops=Loops(OwnValues(), lambda: 0, unused, unused),
         save_held=unused,
     )

@@ -5,21 +5,24 @@ each: `python -m support.scripts.virtual_ranks FOLDER KIND,... NUMBER...`.
 import sys
 
 import support.training.forked
-from support.training.virtual_loops import KINDS, Throttled
+from support.training.virtual_loops import KINDS, LeavesOut, Poisoned, Throttled
 
 import spotelastic as se
 
+OTHERS = Throttled, Poisoned, LeavesOut
+
 
 def train(rank: int, world: int, name: str, folder: str) -> None:
-    kind = {**KINDS, "Throttled": Throttled}[name]()
-    storage = f"{folder}/{name}-{world}"
-    with se.Checkpointer(kind.state, storage=storage, build=kind.build) as checkpoint:
+    kind = {**KINDS, **{each.__name__: each for each in OTHERS}}[name]()
+    place = f"{folder}/{name}-{world}"
+    given = {"storage": place, "build": kind.build, "guard": kind.guards}
+    with se.Checkpointer(kind.state, **given) as checkpoint:
         kind.checkpoint = checkpoint
         losses = ""
         for step in checkpoint.steps(kind.steps):
             with step:
                 step.loss = kind.block(step.number)
-            losses += f" {step.loss.item():.9g}"
+            losses += "" if kind.guards else f" {step.loss.item():.9g}"
     print(name, world, kind.computed, kind.digest() + losses, flush=True)
 
 

@@ -5,10 +5,11 @@ ranks, and tells a digest of everything that it has trained.
 """
 
 import hashlib
+import math
 import os
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -75,6 +76,7 @@ class Virtual:
 
     workers = 0
     steps = 7
+    guards = False
 
     def __init__(self) -> None:
         self.computed = 0
@@ -218,6 +220,71 @@ class Throttled(Wrapped):
         self.computed += 1
         time.sleep(0.01 * (1 + 3 * int(os.environ["RANK"])))
         return loss
+
+
+class Poisoned(Virtual):
+    """Has batches with which gradients are not finite, or far too large."""
+
+    steps, guards = 48, True
+    poison: Mapping[tuple[int, int], float] = {
+        (1, 24): math.nan,
+        (5, 12): math.inf,
+        (6, 0): 1e6,
+        **dict.fromkeys(((7, 24), (7, 36), (8, 0)), math.nan),
+        (9, 12): -1e9,
+    }
+    """By epoch and samples before it, by what the loss is multiplied."""
+    counted = 4
+    """How many of them are skipped, and not left out."""
+
+    def scaled(self, loss: Tensor) -> Tensor:
+        return loss * self.poison.get((self.sampler.epoch, self.sampler.consumed), 1.0)
+
+
+class LeavesOut(Virtual):
+    """Leaves those batches out."""
+
+    steps = Poisoned.steps - Poisoned.counted
+    made = 60 - Poisoned.counted
+    """Steps of a run whose others make 60."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sampler.left_out |= {*Poisoned.poison}
+
+
+class Flipped(Virtual):
+    """One rank of three has a bit flipped, once: in what it computes, or in what it has."""
+
+    audits = 1
+    """One step of so many is audited. All of three ranks are asked then."""
+    what = ""
+    rank, at = 0, 0
+
+    def backward(self, words: Tensor) -> None:
+        is_due = self.at == self.number and self.rank == int(os.environ["RANK"])
+        parameters = [*self.model.parameters()]
+        draw = random.Random(f"{self.what}/{self.rank}/{self.at}")
+        self.at = 0 if is_due else self.at  # once, also if the step comes again
+        if is_due and self.what != "gradient":
+            moments = [self.optimizer.state[each]["exp_avg"] for each in parameters[:-4]]
+            flip(draw, draw.choice(parameters if self.what == "weight" else moments).data)
+        for micro in self.sampler.microbatches():
+            micro.loss = loss_of(self.model, words[micro.rows])
+            (micro.loss * micro.weight).backward()
+            if is_due and self.what == "gradient":
+                flip(draw, self.model.get_parameter("out.weight").grad)
+
+    def block(self, number: int) -> Any:
+        self.number = number
+        return super().block(number)
+
+
+def flip(draw: random.Random, tensor: Tensor | None) -> None:
+    """Flip one bit of one element."""
+    assert tensor is not None
+    words = tensor.view(-1).view(torch.int32)
+    words[draw.randrange(len(words))] ^= 1 << draw.randrange(31)
 
 
 KINDS = {kind.__name__: kind for kind in (Virtual, Wrapped, WrappedWithoutNoSync, Twice, Sharded)}

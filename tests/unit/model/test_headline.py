@@ -16,7 +16,7 @@ from spotelastic.metrics import job as metrics
 from spotelastic.metrics.job import PublishedFacts
 from spotelastic.model.estimate import progress_of, roughly, summary
 from spotelastic.model.headline import KINDS, headline, headlines
-from spotelastic.model.in_place import Rehearsal
+from spotelastic.model.in_place import Rehearsal, Skipped
 from spotelastic.model.progress import Point, Progress, SlowNode, Status
 from spotelastic.web.view.cluster_view import cluster_view
 from spotelastic.web.view.published import PublishedCluster
@@ -29,16 +29,18 @@ FAULTS: dict[str, dict[str, Any]] = {
     "timed-out": {"state": "timed out", "reason": "the deadline has come"},
     "loss-not-finite": {"not_finite": 41, "loss": None},
     "differs": {"rehearsal": Rehearsal(2, 3, "different", ("step 2 differs",))},
+    "audit-differs": {"audit": Rehearsal(9, 3, "different", ("step 9: ranks differ",))},
     "no-step": {"quiet": "no step for 22 min: rank 3 stands in all_reduce"},
     "no-controller": {"at": NOW - 60.0},
     "short-of-nodes": {"short_since": NOW - 30.0},
     "not-committed": {"unsaved": "/checkpoints: No space left on device"},
     "loss-far-out": {"usual_loss": 0.01},
+    "steps-skipped": {"skipped": Skipped(2, 0, NOW - 60.0, "step 7 was skipped")},
     "slow-node": {"slow": (SlowNode("i-3", "1", NOW, 3.0, 0.4),)},
     "warning": {"warnings": ("certificates expire",)},
 }
 OF_THE_END = {"failed", "timed-out"}
-ALWAYS = {"differs", "warning", "loss-not-finite"}
+ALWAYS = {"differs", "audit-differs", "warning", "loss-not-finite"}
 
 
 def status_with(faults: set[str]) -> Status:

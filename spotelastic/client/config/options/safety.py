@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from spotelastic.client.config.option import CLUSTER, UP, option
 from spotelastic.client.config.panels import SAFETY
-from spotelastic.model.in_place import FIRST, REHEARSE_MODES
+from spotelastic.model.in_place import AUDIT_PATTERN, FIRST, REHEARSE_MODES
 from spotelastic.model.interval import TIME
 from spotelastic.model.job import ALLOW_UNCOMMITTED
 from spotelastic.model.replication import RATE
@@ -85,6 +85,24 @@ class SafetyOptions:
         SAFETY,
         off="no-exact",
         stored=lambda job: job.settings.exact,
+    )
+    guard: bool = option(
+        False,
+        "Skip steps whose loss or gradients are NaN, infinite, or far out of their history; go "
+        "back after three in a row, without their data.",
+        UP,
+        SAFETY,
+        stored=lambda job: job.settings.guard,
+    )
+    audit: str = option(
+        "",
+        "In one step of so many, have other ranks compute a virtual rank again; replace the node "
+        "whose result differs.",
+        UP,
+        SAFETY,
+        metavar="1/STEPS",
+        pattern=AUDIT_PATTERN,
+        stored=lambda job: f"1/{job.settings.audit}" if job.settings.audit else "",
     )
     allow_uncommitted: bool = option(
         False,

@@ -184,6 +184,19 @@ def test_the_last_commits_stay_and_tombstones_are_left_alone() -> None:
     assert collection.sweep == ()
 
 
+def test_the_newest_commit_stays_up_to_which_an_audit_has_found_all_right() -> None:
+    folders = listing(e1s1="cms", e1s2="cms", e2s3="cms", e2s4="cms", e2s5="cms")
+    stay = {
+        good: {1, 2, 3, 4, 5}
+        - {
+            found.commit.step
+            for found in decide(folders, set(), set(), Commit(2, 5), 2, Keep(1, good=good)).retire
+        }
+        for good in range(7)
+    }
+    assert stay == {0: {5}, 1: {1, 5}, 2: {2, 5}, 3: {3, 5}, 4: {4, 5}, 5: {5}, 6: {5}}
+
+
 def test_uncommitted_steps_go_by_epoch_and_only_below_a_commit() -> None:
     folders = listing(e1s9="ms", e2s3="s", e2s4="cms", e1s10="cms", e2s5="s")
     collection = decide(folders, set(), set(), Commit(2, 4), 2, Keep())

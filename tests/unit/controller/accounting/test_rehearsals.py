@@ -2,8 +2,14 @@
 
 from dataclasses import asdict, replace
 
-from spotelastic.controller.accounting.rehearsals import fingerprint, proof, telling
-from spotelastic.model.in_place import Rehearsal
+from spotelastic.controller.accounting.rehearsals import (
+    audit,
+    fingerprint,
+    proof,
+    skipped,
+    telling,
+)
+from spotelastic.model.in_place import AUDITED, SICK, SKIPPED, Rehearsal, Skipped
 from spotelastic.model.progress import Event
 
 
@@ -53,3 +59,24 @@ def test_the_fingerprint_is_of_the_last_step() -> None:
     assert fingerprint([first, last], 10) == ""
     assert fingerprint([], 20) == ""
     assert step(first) is None and proof([first]) is None
+
+
+def test_skipped_steps_are_counted_and_the_last_is_told() -> None:
+    its = [("skipped", 5), ("skipped", 6), ("back", 7), ("skipped", 6)]
+    events = [
+        Event(100.0 + at, SKIPPED, "", "n1", asdict(Rehearsal(step, 2, outcome, (f"at {step}",))))
+        for at, (outcome, step) in enumerate(its)
+    ]
+    assert skipped([]) == Skipped()
+    found = skipped([*events, Event(200.0, SKIPPED, "of another version")])
+    assert found == Skipped(4, 1, 103.0, "at 6")
+    assert "by --guard: 4, and the run has gone back (times: 1); the last: at 6" in found.text
+
+
+def test_the_newest_audit_in_which_ranks_differ_is_told_as_all_have_seen_it() -> None:
+    told = [Rehearsal(9, 3, "different", ("a",)), Rehearsal(9, 3, SICK, ("b",))]
+    later = [Rehearsal(12, 3, SICK, ("c",)), Rehearsal(12, 3, "different", ("d",))]
+    events = [Event(1.0, AUDITED, "", "n1", asdict(each)) for each in (*told, *later)]
+    assert audit(events) == later[1]
+    assert audit(events[:2]) == told[0]
+    assert audit([]) is None
