@@ -61,11 +61,14 @@ class Pieces:
         sampler: ElasticSampler,
         trained: Callable[[], Trained],
         compare: Callable[[AuditPlan, Sequence[bytes]], None],
+        digest: Callable[[Tensor], bytes],
     ) -> None:
-        """`compare` takes what this rank came to in an audit. All ranks call it."""
+        """`compare` takes what this rank came to in an audit, as hashes by `digest`. All ranks call
+        it.
+        """
         self._sampler = sampler
         self._trained = trained
-        self._compare = compare
+        self._compare, self._digest = compare, digest
         self._exchange: Exchange | None = None
         self._norms = BatchNorms([])
         self._like: list[Tensor] = []
@@ -142,7 +145,8 @@ class Pieces:
         seed = f"{self._sampler.epoch}/{self._sampler.consumed}/{self._passes}"
         exchange.begin(bounds)
         norms.begin()
-        audit, told = self._sampler.audited(self._sampler.consumed, bounds), list[bytes]()
+        place = self._sampler.epoch, self._sampler.consumed
+        audit, told = self._sampler.audited(place, bounds), list[bytes]()
         for _ in range(audit.again.count(rank) if audit is not None else 0):
             assert audit is not None
             its = rows(audit.leaf, leaves, size)
@@ -153,7 +157,7 @@ class Pieces:
             randomness.derive(self._sampler.seed, seed, audit.leaf, often=True)
             norms.put_back()
             yield Microbatch(slice(at, at + len(its)), len(its) / size, False)
-            told.append(exchange.digest())
+            told.append(exchange.digest(self._digest))
             exchange.forget()
         for leaf in own:
             its, first = rows(leaf, leaves, size), rows(own.start, leaves, size).start
@@ -168,7 +172,7 @@ class Pieces:
             yield piece
             took = self._now() - begun
             if is_audited:
-                told.append(exchange.digest())
+                told.append(exchange.digest(self._digest))
             if not last:
                 exchange.put(leaf)
             others.append((leaf, [*self._seen(piece, leaf, took), *norms.changes(weight)]))
