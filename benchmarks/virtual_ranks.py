@@ -28,6 +28,7 @@ from spotelastic.model.in_place import AUDIT
 from spotelastic.training.data.sum_tree import cuts, parts_of, shares
 from spotelastic.training.exact.pieces import Pieces, Trained
 from spotelastic.training.in_place.auditing import copies
+from spotelastic.training.state.rank_agreement import digest_of_tensor
 from spotelastic.training.state.state import State
 
 SIZES = {"0.4 M": (128, 2), "3 M": (256, 4), "25 M": (512, 8)}
@@ -84,7 +85,8 @@ def exact(ddp: Any, words: Tensor, virtual_ranks: int, audits: str = "") -> Call
         found: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(found, (*told, copies(state)))
 
-    sampler.pieces = Pieces(sampler, lambda: Trained([ddp], [optimizer], wrappers), compare)
+    trained = Trained([ddp], [optimizer], wrappers)
+    sampler.pieces = Pieces(sampler, lambda: trained, compare, digest_of_tensor)
 
     def step() -> None:
         optimizer.zero_grad()

@@ -268,23 +268,25 @@ class ElasticSampler(Sampler[list[int]]):
             torch.set_rng_state(self._before)
         self._forget_resuming()
         rank, world_size = place_of(self)
-        order = Permutation(self.size, self.seed, self.epoch) if self._shuffle else None
+        epoch = self.epoch  # steps may be in the next one before this pass has come to its end
+        order = Permutation(self.size, self.seed, epoch) if self._shuffle else None
         for start in range(self.consumed, self._usable, self.global_batch):
             if under_way.is_over:
                 return  # the other batches are no longer this rank's
-            if (self.epoch, start) in self.left_out:
+            if (epoch, start) in self.left_out:
                 continue
             end = min(start + self.global_batch, self._usable)
-            positions = self._share(start, end, rank, world_size)
+            positions = self._share((epoch, start), end, rank, world_size)
             under_way.drawn += 1
             found = (order(positions) if order else positions).tolist()
-            yield found if self.virtual_ranks is None else SeededRows(found, self.seed, self.epoch)
+            yield found if self.virtual_ranks is None else SeededRows(found, self.seed, epoch)
 
-    def _share(self, start: int, end: int, rank: int, world_size: int) -> NDArray[np.int64]:
+    def _share(self, place: Place, end: int, rank: int, world_size: int) -> NDArray[np.int64]:
         """Return which samples of a batch are a rank's, as places in the epoch's order.
 
         A rank without a share gets the first sample, for a microbatch of weight 0.
         """
+        _, start = place
         if self.virtual_ranks is None:
             own = np.arange(start + rank, end, world_size)
         else:
@@ -296,16 +298,16 @@ class ElasticSampler(Sampler[list[int]]):
                 every = self.pieces.shares(leaves, world_size)
             its = (sum_tree.rows(leaf, leaves, end - start) for leaf in every[rank])
             own = np.array([start + row for rows in its for row in rows], dtype=np.int64)
-            again = self.audited(start, every)
+            again = self.audited(place, every)
             if again is not None and rank in again.again and rank != again.owner:
                 own = own if own.size else np.asarray([start])
                 of_audit = sum_tree.rows(again.leaf, leaves, end - start)
                 own = np.concatenate([own, start + np.arange(of_audit.start, of_audit.stop)])
         return own if own.size else np.asarray([start])
 
-    def audited(self, start: int, shares: Sequence[range]) -> AuditPlan | None:
+    def audited(self, place: Place, shares: Sequence[range]) -> AuditPlan | None:
         """Return which virtual rank of a batch is computed again, and by whom; None: none is."""
-        return audit.plan(self.seed, (self.epoch, start), self._audits, shares)
+        return audit.plan(self.seed, place, self._audits, shares)
 
     def advance(self) -> None:
         """Move past the current batch: a step was made of it, or it was skipped or accumulated."""

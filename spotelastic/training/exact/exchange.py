@@ -10,7 +10,7 @@ of the slices.
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -20,7 +20,6 @@ from torch import Tensor
 from spotelastic import torch_names
 from spotelastic.errors import UsageError
 from spotelastic.training.data.sum_tree import SumTree, parts_of
-from spotelastic.training.state.rank_agreement import digest_of_tensor
 
 BUCKET = 25 << 20
 """Bytes of a bucket, as DistributedDataParallel has them."""
@@ -144,12 +143,12 @@ class Exchange:
         for bucket, numbers in self._of_parameters:
             bucket.put(leaf, [self._take(self.parameters[each]) for each in numbers])
 
-    def digest(self) -> bytes:
-        """Return a hash of the gradients that a virtual rank has computed."""
+    def digest(self, of: Callable[[Tensor], bytes]) -> bytes:
+        """Return a hash of the gradients that a virtual rank has computed, by that of a tensor."""
         found = hashlib.sha256()
         for parameter in self.parameters:
             gradient = parameter.grad
-            found.update(b"-" if gradient is None else digest_of_tensor(gradient))
+            found.update(b"-" if gradient is None else of(gradient))
         return found.digest()
 
     def forget(self) -> None:

@@ -71,11 +71,14 @@ class Pieces:
         sampler: ElasticSampler,
         trained: Callable[[], Trained],
         compare: Callable[[AuditPlan, Sequence[bytes]], None],
+        digest: Callable[[Tensor], bytes],
     ) -> None:
-        """`compare` takes what this rank came to in an audit. All ranks call it."""
+        """`compare` takes what this rank came to in an audit, as hashes by `digest`. All ranks call
+        it.
+        """
         self._sampler = sampler
         self._trained = trained
-        self._compare = compare
+        self._compare, self._digest = compare, digest
         self._exchange: Exchange | None = None
         self._sharded: ShardedSums | None = None
         self._norms = BatchNorms([])
@@ -167,7 +170,8 @@ class Pieces:
         self._norms.begin()
         if sharded:
             sharded.begin()
-        audit = self._sampler.audited(self._sampler.consumed, share.every)
+        place = self._sampler.epoch, self._sampler.consumed
+        audit = self._sampler.audited(place, share.every)
         told = [] if audit is None else (yield from self._again(exchange, audit, share))
         others = list[tuple[int, Values]]()
         for turn, leaf in enumerate(share.turns):
@@ -186,7 +190,7 @@ class Pieces:
                 yield piece
                 took = self._now() - begun
                 if is_compared:
-                    told.append(exchange.digest())
+                    told.append(exchange.digest(self._digest))
                 if not is_last:
                     exchange.put(leaf)
                 seen = [*self._seen(piece, leaf, took), *self._norms.changes(piece.weight)]
@@ -228,7 +232,7 @@ class Pieces:
                 its = slice(share.behind, share.behind + round(weight * share.size))
             self._begin(share, audit.leaf)
             yield Microbatch(its, weight, False)
-            told.append(exchange.digest())
+            told.append(exchange.digest(self._digest))
             exchange.forget()
         return told
 

@@ -48,6 +48,7 @@ from spotelastic.training.in_place.undo import Undo
 from spotelastic.training.in_place.voting import largest
 from spotelastic.training.in_place.watching import IN_PLACE
 from spotelastic.training.state.lasting import Lasting
+from spotelastic.training.state.rank_agreement import digest_of_tensor
 
 AHEAD = (
     "a batch is taken before the block of its step, as by a prefetcher of the script's own: it may "
@@ -286,7 +287,7 @@ class Steps:
         for value in self._samplers():
             if value.virtual_ranks is not None:
                 if not isinstance(value.pieces, Pieces):
-                    value.pieces = Pieces(value, self._trained, self._compare)
+                    value.pieces = Pieces(value, self._trained, self._compare, digest_of_tensor)
                 yield value.pieces
 
     def _share_by_times(self) -> None:
