@@ -12,6 +12,7 @@ from support.processes.patience import PATIENT
 
 SCRIPT = Path(__file__).parent.parent / "support/scripts/exact_training.py"
 FINGERPRINT = re.compile(r"step 12: parameters, buffers and optimizers have the fingerprint (\w+)")
+SAVES = "--snapshot-every", "2"
 SET = "exact: set are deterministic algorithms"
 
 
@@ -43,7 +44,7 @@ def test_a_run_that_loses_workers_ends_with_the_fingerprint_of_one_on_a_single_r
     found = set[str]()
     for ranks, kills in (("1", {}), ("3", {5: 1, 9: 2})):
         (folder := tmp_path / ranks).mkdir()
-        done = launch(folder, "--nproc-per-node", ranks, kills=kills)
+        done = launch(folder, *SAVES, "--nproc-per-node", ranks, kills=kills)
         assert done.returncode == 0, done.stderr
         assert not [each for each in kills if (folder / str(each)).exists()], "they were killed"
         output = done.stdout + done.stderr

@@ -114,7 +114,9 @@ def rehearse_often(make: type[Plain | Virtual]) -> None:
 
     def after(step: int) -> int:
         """Return the step that is rehearsed next."""
-        return step + (MEASURED_EVERY - step % MEASURED_EVERY if make is Throttled else OFTEN)
+        return step + (
+            MEASURED_EVERY - step % MEASURED_EVERY if issubclass(make, Throttled) else OFTEN
+        )
 
     def sooner(record: RehearsalRecord, step: int, *args: Any, **told: Any) -> RehearsalRecord:
         found = rehearsed(record, step, *args, **told)

@@ -38,7 +38,7 @@ rows = torch.arange(SAMPLES * 8.0).view(SAMPLES, 8).sin()
 sampler = se.ElasticSampler(SAMPLES, 24, virtual_ranks=6)
 loader = DataLoader(rows, batch_sampler=sampler)  # type: ignore[arg-type]  # it has items
 state = {"model": model, "optimizer": optimizer, "data": sampler}
-with se.Checkpointer(state, snapshot_every=2) as checkpoint:
+with se.Checkpointer(state) as checkpoint:
     batches = checkpoint.batches(loader)
     for step in checkpoint.steps(STEPS):
         with step:
