@@ -173,6 +173,10 @@ class Aws:
         return self._client("ecr")
 
     @cached_property
+    def events(self) -> Any:
+        return self._client("events")
+
+    @cached_property
     def fis(self) -> Any:
         return self._client("fis")
 

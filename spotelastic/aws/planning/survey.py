@@ -32,6 +32,7 @@ from spotelastic.aws.planning import (
     zone_traffic,
 )
 from spotelastic.aws.planning.disk_key import AccountKey
+from spotelastic.aws.planning.network_quotas import RULES_EACH
 from spotelastic.aws.planning.type_selection import Option, Requirement
 from spotelastic.cloud.model import ZoneOffer, ranked
 from spotelastic.errors import EnvironmentFailure, UsageError
@@ -112,6 +113,7 @@ def survey(
         public_access.check_own_network(blocked)
         shared = None if private else shared_network.look(aws)
         fatal += network_quotas.shortages(aws, int(shared is None), nat_gateways)
+    fatal += network_quotas.shortages(aws, 0, 0, RULES_EACH if known is None else 0)
     _refuse(fatal)
     told, unfit = given_parts.look(aws, job, network, bucket, key) if known is None else ((), ())
     keyed, locked = _of_keys(aws, job, known, key, bucket)
