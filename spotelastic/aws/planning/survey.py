@@ -157,8 +157,8 @@ def _of_keys(
         *encryption_key.data_warnings(aws, job, key),
         of_disks.warning,
     ]
-    in_bucket = encryption_key.bucket_obstacle(aws, bucket, key) if bucket else ""
-    return [*filter(None, told)], [*filter(None, (of_disks.obstacle, in_bucket))]
+    of_bucket = encryption_key.bucket_obstacles(aws, bucket, job.cluster, key) if bucket else ()
+    return [*filter(None, told)], [*filter(None, (of_disks.obstacle, *of_bucket))]
 
 
 def _disk_size(aws: Aws, job: JobSpec, gpus: int, wanted: int | None) -> int:
