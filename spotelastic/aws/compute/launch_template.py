@@ -11,6 +11,7 @@ from spotelastic.aws.base.names import Names
 from spotelastic.aws.compute.estimate import DISK_MIB_S
 from spotelastic.aws.compute.images import RootDisk
 from spotelastic.aws.compute.network_interfaces import ORDINARY, Interface
+from spotelastic.model.job import Reservation
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,14 @@ class WorkerGroups:
     """What nodes boot with; empty: the boot script as it is."""
     max_price: float | None = None
     """Highest spot price of any type, in US dollars an hour; None: the on-demand price."""
+    reservations: tuple[Reservation, ...] = ()
+    """Where the on-demand group launches first; all of one type and kind."""
+    reserved_subnets: tuple[str, ...] = ()
+    """Subnets of their zones, in which that group launches."""
+    buys: bool = False
+    """Whether it buys on demand what they lack."""
+    reserved_start: int = 0
+    """Initial size of that group."""
 
 
 def launch_template(wanted: WorkerGroups, *, spot: bool = True) -> dict[str, Any]:
@@ -61,9 +70,10 @@ def launch_template(wanted: WorkerGroups, *, spot: bool = True) -> dict[str, Any
         "Name": wanted.names.workers,
     }
     pairs = pairs_of(tags)
+    reserved = () if spot else wanted.reservations
     data: dict[str, Any] = {
         "ImageId": wanted.image,
-        "InstanceType": wanted.types[0],
+        "InstanceType": reserved[0].type if reserved else wanted.types[0],
         "IamInstanceProfile": {"Arn": wanted.profile},
         "UserData": wanted.user_data or boot_script(),
         "InstanceInitiatedShutdownBehavior": "terminate",
@@ -97,6 +107,8 @@ def launch_template(wanted: WorkerGroups, *, spot: bool = True) -> dict[str, Any
         data["SecurityGroupIds"] = [wanted.security_group]
     else:
         data["NetworkInterfaces"] = [_interface(each, wanted) for each in wanted.interfaces]
+    if reserved and reserved[0].market:
+        data["InstanceMarketOptions"] = {"MarketType": reserved[0].market}
     if wanted.placement_group:
         data["Placement"] = {"GroupName": wanted.placement_group}
     return data

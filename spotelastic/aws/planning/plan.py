@@ -144,6 +144,7 @@ def plan_of(
     worker_zones = zones.with_workers(offered, its_zones, request.job.instance_types)
     placed = _placed(request, worker_zones, kinds, known)
     worker_zones = tuple(zone for zone in worker_zones if placed in ("", zone))
+    worker_zones = job.capacity.kept_in(worker_zones)
     if not worker_zones:
         raise UsageError(
             f"--instance-types {','.join(request.job.instance_types)}: none of the zones of the "

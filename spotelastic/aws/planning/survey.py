@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from spotelastic.aws.base import partitions
 from spotelastic.aws.base.clients import DENIED, Aws, Rejected
 from spotelastic.aws.base.names import SHARED_NETWORK, members_of
-from spotelastic.aws.compute import instance_types, offers, quotas
+from spotelastic.aws.compute import instance_types, offers, quotas, reservations
 from spotelastic.aws.compute.estimate import Estimate, Line, estimate
 from spotelastic.aws.compute.images import find_root_disk, find_workers_image
 from spotelastic.aws.compute.instance_types import InstanceType
@@ -36,7 +36,7 @@ from spotelastic.aws.planning.network_quotas import RULES_EACH
 from spotelastic.aws.planning.type_selection import Option, Requirement
 from spotelastic.cloud.model import ZoneOffer, ranked
 from spotelastic.errors import EnvironmentFailure, UsageError
-from spotelastic.model.job import JobSpec
+from spotelastic.model.job import JobSpec, Reservation
 
 ANY_TYPE = Requirement()
 SHARED_NETWORK_MADE = f"the network that all clusters share ({SHARED_NETWORK}; free, and stays)"
@@ -72,6 +72,8 @@ class Survey:
     """The zones, best first, if workers are packed into one of them."""
     prices_of: str = ""
     """Date of the on-demand prices."""
+    reservations: tuple[Reservation, ...] = ()
+    """Where workers are launched first."""
 
 
 def survey(
@@ -95,10 +97,12 @@ def survey(
     """
     partitions.check_region(aws.region)
     partitions.check_money(aws.region, job.capacity.max_cost)
+    job = reservations.resolved(aws, job)
     kinds, options, (fatal, short) = _types(aws, job, requirement, known)
     _check_container(job, kinds)
     network = existing_vpc.look(aws, job.vpc, job.subnets) if job.vpc else None
     its_zones, for_workers = _zones(aws, job, names_of(kinds), network)
+    for_workers = reservations.within(job.capacity, for_workers)
     packed = job.capacity.zones == "pack"
     ranking = _ranking(aws, job, for_workers, names_of(kinds)) if packed else ()
     interfaces = len(choose_interfaces([kind.network for kind in kinds]))
@@ -137,6 +141,7 @@ def survey(
             *_of_shared_network(job, shared, its_zones),
             *public_access.warnings(blocked, public=addresses[1] > 0),
             *keyed,
+            *reservations.offered(aws, replace(job, instance_types=names_of(kinds))),
             *(() if packed else _of_traffic(job, kinds, len(for_workers))),
             *partitions.about_prices(aws.region),
         ),
@@ -144,6 +149,7 @@ def survey(
         options=options,
         ranking=ranking,
         prices_of=listed.date,
+        reservations=job.capacity.reservations,
     )
 
 
@@ -207,8 +213,11 @@ def demand(job: JobSpec) -> NodeDemand:
     """Return the fewest workers, and the most that are spot and that may be bought on demand."""
     low, high = _nodes(job)
     bought = job.capacity
-    on_demand = bought.base or (low if bought.on_demand == "fallback" else 0)
-    return NodeDemand(low, max(0, high - bought.base), on_demand)
+    low = max(0, low - bought.reserved)  # a reservation has its quota already
+    on_demand = bought.base - bought.reserved if bought.base else 0
+    if bought.on_demand == "fallback":
+        on_demand = low
+    return NodeDemand(low, max(0, high - bought.base), max(0, on_demand))
 
 
 def _types(
@@ -374,15 +383,20 @@ def _estimate(
         addresses=addresses,
         disk_gib=disk_gib,
     )
-    base = job.capacity.base
-    return _with_base(usual, base, listed.on_demand(worker)) if base else usual
+    bought, usd = job.capacity, listed.on_demand(worker)
+    if bought.reserved:
+        paid = len(bought.paid) == len(bought.reservations)
+        note = "reserved, paid anyway" if paid else "reserved, on demand"
+        usual = _with_first(usual, bought.reserved, 0.0 if paid else usd, note)
+    further = bought.base - bought.reserved
+    return _with_first(usual, further, usd, "on demand") if further > 0 else usual
 
 
-def _with_base(usual: Estimate, base: int, usd: float) -> Estimate:
-    """Split the workers into those bought on demand, which come first, and spot ones."""
+def _with_first(usual: Estimate, count: int, usd: float, note: str) -> Estimate:
+    """Split the workers into so many that come first, and spot ones."""
     workers, *others = usual.lines
-    low, high = min(base, workers.low), min(base, workers.high)
-    bought = Line(workers.what, low, high, usd, "on demand")
+    low, high = min(count, workers.low), min(count, workers.high)
+    bought = Line(workers.what, low, high, usd, note)
     spot = replace(workers, low=workers.low - low, high=workers.high - high)
     return Estimate((*((spot,) if spot.high else ()), bought, *others))
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from spotelastic import validation
 from spotelastic.aws.artifacts import code_archive
 from spotelastic.aws.base import boot_variables
+from spotelastic.aws.compute import reservations
 from spotelastic.aws.base.demands import boundary, read_tags
 from spotelastic.aws.base.names import (
     CLIENT_PORT,
@@ -119,6 +120,7 @@ class ValidatedJob:
         return ClusterSpec(
             job=replace(
                 self.spec,
+                capacity=replace(self.spec.capacity, reservations=found.reservations),
                 instance_types=tuple(kind.name for kind in found.types),
                 settings=replace(settings, workers=workers),
             ),
@@ -260,6 +262,7 @@ def _capacity(config: JobConfig) -> Capacity:
         max_cost=config.max_cost,
         keep_failed=config.keep_failed,
     )
+    bought = replace(bought, reservations=reservations.named(config.reservations))
     return with_deadline(bought, seconds_left(config.deadline), wall())
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from moto.core.responses import ActionResult
 from moto.ec2.responses.elastic_block_store import ElasticBlockStore
+from moto.ec2.responses.instances import InstanceResponse
 from moto.ec2.responses.vpcs import VPCs
 from moto.iam import models as iam
 from moto.iam.exceptions import EntityAlreadyExists, InvalidInput
@@ -36,6 +37,10 @@ def install(patches: Patches) -> None:
     def public_access(response: Any) -> ActionResult:
         blocked = {"InternetGatewayBlockMode": "off"}
         return ActionResult({"VpcBlockPublicAccessOptions": blocked})
+
+    @patches.addition(InstanceResponse, "describe_capacity_reservations", "moto has none")
+    def reservations(response: Any) -> ActionResult:
+        return ActionResult({"CapacityReservations": []})
 
     names = {**iam.SERVICE_NAME_CONVERSION, "spot": "EC2Spot"}
     patches.addition(
