@@ -299,7 +299,7 @@ def _workers(request: ClusterSpec, plan: LaunchPlan) -> WorkerGroups:
         max_price=bought.max_price,
         reservations=bought.reservations,
         buys=bought.base > 0 or bought.on_demand == "fallback",
-        reserved_start=min(bought.reserved, _launched(request)) if request.proven else 0,
+        reserved_start=min(bought.reserved, _launched(request)) * _at_once(request),
     )
 
 
@@ -347,10 +347,15 @@ def _start(request: ClusterSpec) -> int:
     control nodes can work; never those that are to be bought on demand.
     """
     capacity = request.job.capacity
-    if request.asleep or capacity.max_price is not None or not request.proven:
+    if not _at_once(request) or capacity.max_price is not None:
         return 0
     wanted = _launched(request)
     return wanted - min(capacity.steady, wanted)
+
+
+def _at_once(request: ClusterSpec) -> bool:
+    """Return whether nodes may come before a controller leads."""
+    return request.proven and not request.asleep
 
 
 def _launched(request: ClusterSpec) -> int:
