@@ -73,10 +73,14 @@ def _flag(bought: Capacity) -> str:
     return f"--reservations {','.join(each.id for each in bought.reservations)}"
 
 
-def offered(aws: Aws, job: JobSpec) -> tuple[str, ...]:
-    """Return what a job without `--reservations` leaves unused, for people."""
-    if job.capacity.reservations or not job.instance_types:
+def offered(aws: Aws, job: JobSpec, asked: Sequence[Reservation]) -> tuple[str, ...]:
+    """Return what a job leaves unused that has no reservations, for people; `asked` are those of
+    `--reservations`.
+    """
+    if job.capacity.reservations:
         return ()
+    if asked:
+        return (f"--reservations {asked[0].id}: the account has none that fits and is {OPEN}",)
     try:
         found = [each for each in _of_job(aws, job, _items(aws, job.instance_types)) if each.count]
     except Rejected as error:

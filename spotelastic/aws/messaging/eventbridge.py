@@ -139,7 +139,6 @@ READERS: Mapping[tuple[str, str], Callable[[str, float, Mapping[str, Any]], Clou
     ("aws.ec2", "EC2 Spot Instance Interruption Warning"): _spot_warning,
     ("aws.ec2", "EC2 Instance Rebalance Recommendation"): _rebalance,
     ("aws.ec2", "EC2 Capacity Reservation Instance Interruption Warning"): _reservation_warning,
-    ("aws.ec2", "Capacity Block Expiration Warning"): _block_ends,
     ("aws.ec2", "Capacity Block Reservation Expiration Warning"): _block_ends,
     ("aws.ec2", "Capacity Block Expiration Warning"): _block_ends,
     ("aws.health", HEALTH): _health,

@@ -97,7 +97,7 @@ def survey(
     """
     partitions.check_region(aws.region)
     partitions.check_money(aws.region, job.capacity.max_cost)
-    job = reservations.resolved(aws, job)
+    asked, job = job.capacity.reservations, reservations.resolved(aws, job)
     kinds, options, (fatal, short) = _types(aws, job, requirement, known)
     _check_container(job, kinds)
     network = existing_vpc.look(aws, job.vpc, job.subnets) if job.vpc else None
@@ -141,7 +141,7 @@ def survey(
             *_of_shared_network(job, shared, its_zones),
             *public_access.warnings(blocked, public=addresses[1] > 0),
             *keyed,
-            *reservations.offered(aws, replace(job, instance_types=names_of(kinds))),
+            *reservations.offered(aws, replace(job, instance_types=names_of(kinds)), asked),
             *(() if packed else _of_traffic(job, kinds, len(for_workers))),
             *partitions.about_prices(aws.region),
         ),
@@ -214,10 +214,10 @@ def demand(job: JobSpec) -> NodeDemand:
     low, high = _nodes(job)
     bought = job.capacity
     low = max(0, low - bought.reserved)  # a reservation has its quota already
-    on_demand = bought.base - bought.reserved if bought.base else 0
-    if bought.on_demand == "fallback":
+    on_demand = max(0, bought.base - bought.reserved)
+    if not on_demand and bought.on_demand == "fallback":
         on_demand = low
-    return NodeDemand(low, max(0, high - bought.base), max(0, on_demand))
+    return NodeDemand(low, max(0, high - bought.base), on_demand)
 
 
 def _types(

@@ -10,7 +10,6 @@ from pathlib import Path
 from spotelastic import validation
 from spotelastic.aws.artifacts import code_archive
 from spotelastic.aws.base import boot_variables
-from spotelastic.aws.compute import reservations
 from spotelastic.aws.base.demands import boundary, read_tags
 from spotelastic.aws.base.names import (
     CLIENT_PORT,
@@ -20,6 +19,7 @@ from spotelastic.aws.base.names import (
     Names,
     members_of,
 )
+from spotelastic.aws.compute import reservations
 from spotelastic.aws.node import mounts
 from spotelastic.aws.planning.encryption_key import data_keys
 from spotelastic.aws.planning.plan import PLACED_AND_SPREAD, ClusterSpec

@@ -57,7 +57,9 @@ def install(patches: Patches) -> None:
             raise InvalidInput("Service role name has been taken in this account") from error
 
     @patches.method(
-        ServiceQuotasBackend, "get_service_quota", "moto has no quotas of EC2 and EventBridge, and few VPCs"
+        ServiceQuotasBackend,
+        "get_service_quota",
+        "moto has no quotas of EC2 and EventBridge, and few VPCs",
     )
     def get_service_quota(
         original: Callable[..., Any], backend: Any, service_code: str, quota_code: str

@@ -12,8 +12,11 @@ from support.unkind.conditions import BOOT, PENDING
 FAILED, PASSED, NOT_THERE = "FAILED", "passed", "not there"
 ASSUMED = {"machine": (PENDING[0], PENDING[1] + BOOT[1])}
 """Seconds that the emulation takes for phases of a boot, the shortest and the longest."""
-AWS_ALONE = ("credentials",)
+AWS_ALONE = ("principal", "region", "subnets")
 """Facts that differ between any two accounts."""
+
+LONGEST = 200
+"""Characters of a fact that the page shows."""
 
 Stages = Mapping[str, Mapping[str, Any]]
 
@@ -54,11 +57,13 @@ def differences(stages: Stages, emulated: Stages) -> Iterator[str]:
             expected = known.get("checks", {}).get(check, {"result": PASSED})["result"]
             if note["result"] not in (expected, PASSED if expected == NOT_THERE else expected):
                 why = str(note.get("why", "")).strip().rpartition("\n")[2]
-                yield f"- stage {name}, {check}: {note['result']}, emulated {expected}. {why}".rstrip()
+                told = f"- stage {name}, {check}: {note['result']}, emulated {expected}. {why}"
+                yield told.rstrip()
         facts = known.get("facts", {})
-        for fact, told in stage["facts"].items():
-            if fact in facts and fact not in AWS_ALONE and told["value"] != facts[fact]["value"]:
-                yield f"- stage {name}, {fact}: {told['value']}, emulated {facts[fact]['value']}"
+        for fact, its in stage["facts"].items():
+            if fact in facts and fact not in AWS_ALONE and its["value"] != facts[fact]["value"]:
+                seen, expected = (str(each["value"])[:LONGEST] for each in (its, facts[fact]))
+                yield f"- stage {name}, {fact}: {seen}, emulated {expected}"
     for name, what, seconds in times(stages):
         short, long = ASSUMED.get(what.rpartition(", ")[2], (seconds, seconds))
         if not short <= seconds <= long:
@@ -68,7 +73,9 @@ def differences(stages: Stages, emulated: Stages) -> Iterator[str]:
 def times(stages: Stages) -> Iterator[tuple[str, str, float]]:
     """Yield the stage, the phase and its seconds, of checks, of the stack's parts and of boots."""
     for name, stage in stages.items():
-        yield from ((name, check, note.get("took_s", 0.0)) for check, note in stage["checks"].items())
+        yield from (
+            (name, check, note.get("took_s", 0.0)) for check, note in stage["checks"].items()
+        )
         for part, seconds in _value(stage, "seconds of each resource", {}).items():
             yield name, f"stack, {part}", seconds
         for event in _value(stage, "events", []):

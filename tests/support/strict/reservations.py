@@ -1,4 +1,4 @@
-"""Patches moto's EC2 and Auto Scaling to have reservations of capacity, as AWS's pages tell of them.
+"""Patches moto's EC2 and Auto Scaling to have reservations of capacity, as AWS describes them.
 
 An instance runs in a reservation if its group, or its launch, names that, or if it is open; if its
 type and its zone are the same; and if its market is the one that the launch template names.
@@ -75,7 +75,12 @@ def install(patches: Patches, given: Mapping[str, Reserved]) -> None:
 
     @patches.method(InstanceBackend, "run_instances", "moto has no reservations")
     def run_instances(
-        original: Callable[..., Any], backend: Any, image: str, count: int, *args: Any, **kwargs: Any
+        original: Callable[..., Any],
+        backend: Any,
+        image: str,
+        count: int,
+        *args: Any,
+        **kwargs: Any,
     ) -> Any:
         wanted = dict(kwargs)
         template = ec2.template_data(backend, wanted.get("launch_template"))

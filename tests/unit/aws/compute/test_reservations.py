@@ -110,7 +110,10 @@ def test_open_takes_only_what_takes_anybody_and_most_of_one_zone() -> None:
 
 
 REFUSED: list[tuple[Callable[[Aws], object], str]] = [
-    (lambda aws: found(aws, "cr-none"), "the account has no active reservation cr-none of c5.large,"),
+    (
+        lambda aws: found(aws, "cr-none"),
+        "the account has no active reservation cr-none of c5.large,",
+    ),
     (lambda aws: found(aws, "cr-a", "cr-b"), "they are in several zones: name those of one"),
     (lambda aws: found(aws, "cr-a", "cr-block"), "they differ in type or kind"),
     (lambda aws: found(aws, "cr-a", "cr-large"), "they differ in type or kind"),
@@ -142,12 +145,14 @@ def test_what_one_group_cannot_have_is_refused(call: Callable[[Aws], object], wh
 
 
 def test_what_a_job_leaves_unused_is_told_where_it_may_be_looked_at() -> None:
-    told = offered(telling(shown("cr-a"), shown("cr-b", AvailableInstanceCount=0)), asking())
+    told = offered(telling(shown("cr-a"), shown("cr-b", AvailableInstanceCount=0)), asking(), ())
     assert told == (
         "the account has 2 reserved c5.large in us-east-1b free, paid anyway: --reservations cr-a",
     )
-    assert offered(telling(refused="AccessDenied"), asking()) == ()
-    assert offered(telling(shown("cr-a")), asking("cr-a")) == ()
+    assert offered(telling(refused="AccessDenied"), asking(), ()) == ()
+    assert offered(telling(shown("cr-a")), asking("cr-a"), ()) == ()
+    (told_so,) = offered(telling(shown("cr-a")), asking(), named(["open"]))
+    assert told_so == "--reservations open: the account has none that fits and is open"
 
 
 # -- in an account ---------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.aws.account import REGION, account
 from support.aws.fake_services import fake_aws, refusal
-
 from support.strict.evaluation import Resource, verdict
 
 from spotelastic.aws.base.clients import Aws
