@@ -2,8 +2,9 @@
 
 Spot comes first: the spot group is asked for everything that the on-demand group does not have. The
 on-demand group has its base or what is reserved, and what is missing to min once spot has been
-short for longer than the job's patience. When spot is back, on-demand nodes are given back one by one, each after a
-commit. A job whose min is its max has one spot node too many for that while, unless boots fail.
+short for longer than the job's patience. When spot is back, on-demand nodes are given back one by
+one, each after a commit. A job whose min is its max has one spot node too many for that while,
+unless boots fail.
 
 A group whose launches fail again and again is asked for no more than it has, for a time that grows.
 No node is launched that would hardly train before --max-cost ends the job.

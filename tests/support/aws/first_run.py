@@ -1,8 +1,8 @@
 """The stages of a first run on a real account: `python -m support.aws.first_run [STAGE]...`, all of
 them by default.
 
-Each is a file in tests/aws. What they make and cost is told first, and asked for once. A stage notes
-what it finds in build/aws-first-run.json, and takes down what it has made, whatever happens.
+Each is a file in tests/aws. What they make and cost is told first, and asked for once. A stage
+notes what it finds in build/aws-first-run.json, and takes down what it has made, whatever happens.
 Auto Scaling empties all groups an hour and a half after they were made, should this machine have
 gone by then. What they have found is written to one page, build/aws-first-run.md.
 """
