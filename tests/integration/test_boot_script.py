@@ -179,7 +179,8 @@ def behind_a_proxy(laptop: Laptop) -> str:
     near = urlsplit(laptop.info.endpoint).hostname or ""
     given = AccountDemands(proxy=NOBODY, no_proxy=(near,), index_url="https://pypi.corp/simple")
     found = boot_variables.variables(given, (), ["127.0.0.0/8"], (), "us-east-1", "amazonaws.com")
-    return boot_variables.exported(found)
+    named = dict.fromkeys(boot_variables.ENCRYPTION.values(), "AES256")
+    return boot_variables.exported(found | named)
 
 
 def what_reaches_the_internet_is_told_of_the_proxy(root: Path) -> None:

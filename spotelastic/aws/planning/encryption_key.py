@@ -1,12 +1,13 @@
 """Looks at the KMS key of the user's own (`--kms-key`), before anything is made."""
 
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
-from spotelastic.aws.base.clients import DENIED, Aws, Rejected, calling
+from spotelastic.aws.base.clients import DENIED, ENCRYPTION, Aws, Rejected, calling
 from spotelastic.errors import UsageError
 from spotelastic.model.job import JobSpec
 
@@ -59,6 +60,8 @@ def bucket_obstacles(aws: Aws, bucket: str, cluster: str, given: str) -> Iterato
             f"--bucket {bucket} encrypts with {key}, which nodes may use only as --kms-key: each "
             f"would end when it fetches its software ({PAGE} says what the key needs)"
         )
+    if os.environ.get(ENCRYPTION["ServerSideEncryption"]):
+        return
     try:
         with calling(f"read the policy of {bucket}"):
             policy = json.loads(aws.s3.get_bucket_policy(Bucket=bucket)["Policy"])
@@ -67,9 +70,9 @@ def bucket_obstacles(aws: Aws, bucket: str, cluster: str, given: str) -> Iterato
     arn = f"arn:{aws.partition}:s3:::{bucket}/{cluster}/job.json"
     if any(denies_plain_object(each, arn) for each in _several(policy["Statement"])):
         yield (
-            f"--bucket {bucket}: its policy denies objects without a header that names their "
-            "encryption, and none is sent: the default encryption of the bucket holds for all "
-            "objects, so take these statements out of the policy, or take another bucket"
+            f"--bucket {bucket}: its policy denies objects whose requests do not name their "
+            f"encryption: set {ENCRYPTION['ServerSideEncryption']}=aws:kms (or AES256) for all "
+            "commands, or have the bucket's default encryption do, without that policy"
         )
 
 

@@ -148,7 +148,7 @@ class LocalChoice:
 
     def applicable(self, config: JobConfig) -> JobConfig:
         regions = config.regions if moves_by_itself(config) else ()
-        kept = ("vpc", "subnets", "tag", "reservations")
+        kept = ("vpc", "subnets", "tag")
         return replace(_without_account(config, kept), regions=regions)
 
     def has_account(self) -> bool:

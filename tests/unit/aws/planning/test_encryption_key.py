@@ -1,13 +1,17 @@
 """A KMS key of the user's own, which has to be there and of the right kind."""
 
 import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from spotelastic_checkpoints.storage.s3.s3_storage import S3Storage
 from support.aws.account import REGION, account
-from support.aws.fake_services import fake_aws, refusal
+from support.aws.fake_services import Hooks, fake_aws, refusal
 from support.strict.evaluation import Resource, verdict
 
 from spotelastic.aws.base.clients import Aws
@@ -91,7 +95,7 @@ def test_a_policy_that_demands_a_header_is_told_before_anything_is_made(
         policy = {"Version": "2012-10-17", "Statement": [denies]}
         aws.s3.put_bucket_policy(Bucket="mine", Policy=json.dumps(policy))
         (why,) = bucket_obstacles(aws, "mine", "quokka", "")
-        assert why.startswith("--bucket mine: its policy denies objects without a header")
+        assert why.startswith("--bucket mine: its policy denies objects whose requests do not")
 
 
 @st.composite
@@ -131,3 +135,67 @@ def test_what_a_statement_asks_beside_the_header_may_be_about_others() -> None:
     assert not denies_plain_object({**statement, "Condition": other}, OBJECT)
     for_one = {"AWS": "arn:aws:iam::123456789012:role/other"}
     assert not denies_plain_object({**statement, "Principal": for_one}, OBJECT)
+
+
+def test_what_is_stored_names_the_encryption_that_the_environment_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By boto3, and by the checkpoints' own client, which takes the same variables."""
+    asked: dict[str, dict[str, str]] = {}
+
+    class Store(BaseHTTPRequestHandler):
+        def do_PUT(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"] or 0))
+            its = {name.lower(): value for name, value in self.headers.items()}
+            named = {name: value for name, value in its.items() if "encryption" in name}
+            asked[self.path.rpartition("/")[2].partition("?")[0]] = named
+            self.send_response(200)
+            self.send_header("ETag", '"e"')
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    for name, value in {
+        "AWS_ACCESS_KEY_ID": "a",
+        "AWS_SECRET_ACCESS_KEY": "b",
+        "AWS_SERVER_SIDE_ENCRYPTION": "aws:kms",
+        "AWS_SSE_KMS_KEY_ID": ARN,
+    }.items():
+        monkeypatch.setenv(name, value)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Store) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
+        Aws(REGION, account="123456789012").s3.put_object(Bucket="mine", Key="by-boto3", Body=b"x")
+        assert S3Storage("s3://mine/run").create("by-obstore", b"x")
+        server.shutdown()
+    headers = {
+        "x-amz-server-side-encryption": "aws:kms",
+        "x-amz-server-side-encryption-aws-kms-key-id": ARN,
+    }
+    assert asked["by-boto3"] == asked["by-obstore"] == headers
+
+
+def test_who_names_the_encryption_may_use_such_a_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
+    class S3:
+        meta = SimpleNamespace(events=Hooks())
+
+        def get_bucket_encryption(self, Bucket: str) -> None:
+            raise refusal("AccessDenied")
+
+        def get_bucket_policy(self, Bucket: str) -> dict[str, str]:
+            denies = {
+                "Effect": "Deny",
+                "Principal": "*",
+                "Action": "s3:*",
+                "Resource": "*",
+                "Condition": {"Null": {HEADER: True}},
+            }
+            return {"Policy": json.dumps({"Statement": denies})}
+
+    aws = fake_aws(s3=S3())
+    monkeypatch.delenv("AWS_SERVER_SIDE_ENCRYPTION", raising=False)
+    (why,) = bucket_obstacles(aws, "mine", "quokka", "")
+    assert "set AWS_SERVER_SIDE_ENCRYPTION=aws:kms" in why
+    monkeypatch.setenv("AWS_SERVER_SIDE_ENCRYPTION", "AES256")
+    assert [*bucket_obstacles(aws, "mine", "quokka", "")] == []
