@@ -56,7 +56,7 @@ ENCRYPTION = {
     "ServerSideEncryption": "AWS_SERVER_SIDE_ENCRYPTION",
     "SSEKMSKeyId": "AWS_SSE_KMS_KEY_ID",
 }
-"""Parameters of calls that store objects, and the variables that name them, as obstore reads them."""
+"""Parameters of calls that store objects, and the variables that hold them, as obstore reads."""
 KNOWN_WITHIN = 60.0
 """Seconds until a new resource is known to all of AWS."""
 
