@@ -103,8 +103,7 @@ def survey(
     network = existing_vpc.look(aws, job.vpc, job.subnets) if job.vpc else None
     its_zones, for_workers = _zones(aws, job, names_of(kinds), network)
     for_workers = reservations.within(job.capacity, for_workers)
-    packed = job.capacity.zones == "pack"
-    ranking = _ranking(aws, job, for_workers, names_of(kinds)) if packed else ()
+    ranking = _ranking(aws, job, for_workers, names_of(kinds))
     interfaces = len(choose_interfaces([kind.network for kind in kinds]))
     listed = PriceList(aws)
     first = (ranking[0].name,) if ranking else for_workers
@@ -113,24 +112,21 @@ def survey(
     nat_gateways = existing_vpc.gateways(interfaces, job.vpc)
     private, shared = interfaces > 1 and network is None, None
     blocked = public_access.mode(aws) if known is None else public_access.OFF
-    if network is None and known is None:
-        public_access.check_own_network(blocked)
-        shared = None if private else shared_network.look(aws)
-        fatal += network_quotas.shortages(aws, int(shared is None), nat_gateways)
-    fatal += network_quotas.shortages(aws, 0, 0, RULES_EACH if known is None else 0)
+    if known is None:
+        shared, vpcs = _own_network(aws, network, blocked, private=private)
+        fatal += network_quotas.shortages(aws, vpcs, nat_gateways, RULES_EACH)
     _refuse(fatal)
     told, unfit = given_parts.look(aws, job, network, bucket, key) if known is None else ((), ())
     keyed, locked = _of_keys(aws, job, known, key, bucket)
     size = _disk_size(aws, job, kinds[0].gpus, disk) if known is None else known.disk_gib
+    conditions = _conditions(aws, job, placed=placed)
     return Survey(
         types=kinds,
         zones=for_workers,
         price=price,
         estimate=_estimate(job, kinds[0].name, price, listed, nat_gateways, addresses, size),
         resources=(
-            *cloudformation.summary(
-                len(its_zones), _conditions(aws, job, placed=placed), private=private
-            ),
+            *cloudformation.summary(len(its_zones), conditions, private=private),
             *(() if private or network or shared else (SHARED_NETWORK_MADE,)),
         ),
         warnings=(
@@ -141,8 +137,7 @@ def survey(
             *_of_shared_network(job, shared, its_zones),
             *public_access.warnings(blocked, public=addresses[1] > 0),
             *keyed,
-            *reservations.offered(aws, replace(job, instance_types=names_of(kinds)), asked),
-            *(() if packed else _of_traffic(job, kinds, len(for_workers))),
+            *_of_capacity(aws, job, kinds, len(for_workers), asked),
             *partitions.about_prices(aws.region),
         ),
         obstacles=(*_of_way_out(job, network, its_zones, interfaces), *locked, *unfit),
@@ -151,6 +146,19 @@ def survey(
         prices_of=listed.date,
         reservations=job.capacity.reservations,
     )
+
+
+def _own_network(
+    aws: Aws, network: Network | None, blocked: str, *, private: bool
+) -> tuple[SharedNetwork | None, int]:
+    """Return the network that clusters share, if a new cluster is to be in it and it is there, and
+    how many networks have to be made.
+    """
+    if network is not None:
+        return None, 0
+    public_access.check_own_network(blocked)
+    shared = None if private else shared_network.look(aws)
+    return shared, int(shared is None)
 
 
 def _of_keys(
@@ -343,9 +351,18 @@ def _of_network(
             )
 
 
-def _of_traffic(job: JobSpec, kinds: Sequence[InstanceType], zones: int) -> Iterator[str]:
-    efa = any(kind.network.efa_interfaces for kind in kinds)
-    return zone_traffic.warnings(_nodes(job)[1], zones, efa=efa)
+def _of_capacity(
+    aws: Aws,
+    job: JobSpec,
+    kinds: tuple[InstanceType, ...],
+    zones: int,
+    asked: Sequence[Reservation],
+) -> Iterator[str]:
+    """Yield what is reserved and left unused, and what many zones cost."""
+    yield from reservations.offered(aws, replace(job, instance_types=names_of(kinds)), asked)
+    if job.capacity.zones == "spread":
+        efa = any(kind.network.efa_interfaces for kind in kinds)
+        yield from zone_traffic.warnings(_nodes(job)[1], zones, efa=efa)
 
 
 def _of_shared_network(
@@ -421,6 +438,9 @@ def _addresses(
 def _ranking(
     aws: Aws, job: JobSpec, names: tuple[str, ...], types: tuple[str, ...]
 ) -> tuple[ZoneOffer, ...]:
+    """Return the zones, best first, if workers are packed into one of them."""
+    if job.capacity.zones != "pack":
+        return ()
     zones = Zones(aws)
     return ranked(zones.offers(zones.named(names), types, job.settings.max_nodes))
 

@@ -127,9 +127,8 @@ def _environment_of_the_account() -> Iterator[None]:
 def account(
     folder: Path, conditions: Conditions | None = None, reserved: Sequence["Reserved"] = ()
 ) -> Iterator[Authority]:
-    """All boto3 clients of the process have this account, and no other, until the block ends;
-    without `conditions` it has those that the environment asks for. `reserved`: its reservations
-    of capacity.
+    """All boto3 clients of the process have this account, with what is `reserved`, and no other,
+    until the block ends; without `conditions` it has those that the environment asks for.
     """
     from moto import mock_aws
     from moto.autoscaling.models import autoscaling_backends
@@ -148,8 +147,7 @@ def account(
     strict = Strictness(reservations={each.id: each for each in reserved})
     in_force = ConditionsInForce(conditions or from_environment(os.environ))
     agenda = Agenda(lock)
-    deaf = patch.object(machines, "MetadataServer", Deaf)
-    with deaf, _environment_of_the_account(), mock_aws():
+    with patch.object(machines, "MetadataServer", Deaf), _environment_of_the_account(), mock_aws():
         os.environ["AWS_ACCESS_KEY_ID"] = ADMINISTRATOR  # mock_aws puts back what was there
         bus = events_backends[DEFAULT_ACCOUNT_ID][REGION]  # mock_aws has made another one
         all_machines = SlowInstances(
@@ -186,8 +184,7 @@ def account(
             logs_folder=folder / "output",
             stack_deleted=lambda: None,
         )
-        known = partial(stale.is_known, in_force)
-        strict.install(patches, due, all_machines, known)
+        strict.install(patches, due, all_machines, partial(stale.is_known, in_force))
         detaching.install(patches, agenda, in_force)
         stale.install(patches, in_force)
         agenda.start()
