@@ -262,8 +262,11 @@ class Capacity:
 
     @property
     def reserved(self) -> int:
-        """Number of nodes that fit into the reservations."""
-        return sum(each.count for each in self.reservations)
+        """Number of nodes that fit into the reservations, those of a base at most: the group of a
+        base buys what they lack.
+        """
+        fit = sum(each.count for each in self.reservations)
+        return min(fit, self.base) if self.base else fit
 
     @property
     def reserved_zones(self) -> tuple[str, ...]:

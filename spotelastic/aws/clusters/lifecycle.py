@@ -298,7 +298,7 @@ def _workers(request: ClusterSpec, plan: LaunchPlan) -> WorkerGroups:
         user_data=plan.parameters["BootScript"],
         max_price=bought.max_price,
         reservations=bought.reservations,
-        buys=bought.base > 0 or bought.on_demand == "fallback",
+        buys=bought.base > 0,
         reserved_start=min(bought.reserved, _launched(request)) * _at_once(request),
     )
 

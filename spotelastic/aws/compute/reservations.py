@@ -102,8 +102,13 @@ def _check(flag: str, fits: Sequence[Reservation], bought: Capacity) -> None:
         raise UsageError(f"{flag}: they differ in type or kind, and one group has them: name alike")
     if bought.zones == "pack" and len({each.zone for each in fits}) > 1:
         raise UsageError(f"{flag}: they are in several zones: name those of one, or --zones spread")
-    if any(each.market for each in fits) and (bought.base or bought.on_demand == "fallback"):
+    if any(each.market for each in fits) and bought.base:
         raise UsageError(f"{flag}: its instances are of one kind: remove --on-demand")
+    if bought.on_demand == "fallback":
+        raise UsageError(
+            f"{flag}: with --on-demand fallback what it lacks would be bought at once, and not "
+            "after --spot-patience: give base=N, or remove one of them"
+        )
 
 
 def _best(found: Sequence[Reservation], bought: Capacity) -> list[Reservation]:

@@ -216,7 +216,8 @@ class Turn:
         result = yield from self._ask(PriceNodes(view.job.types, frozenset(zones)))
         if not isinstance(result, NodePrices):
             return observation
-        free = capacity.steady > capacity.base and len(capacity.paid) == len(capacity.reservations)
+        fits = 0 < capacity.reserved == capacity.steady
+        free = fits and len(capacity.paid) == len(capacity.reservations)
         on_demand = 0.0 if free else result.on_demand
         money = replace(observation.money, spot=result.spot, on_demand=on_demand)
         return replace(observation, money=money)

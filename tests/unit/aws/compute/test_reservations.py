@@ -118,6 +118,7 @@ REFUSED: list[tuple[Callable[[Aws], object], str]] = [
     (lambda aws: found(aws, "cr-a", "cr-block"), "they differ in type or kind"),
     (lambda aws: found(aws, "cr-a", "cr-large"), "they differ in type or kind"),
     (lambda aws: found(aws, "cr-block", base=1), "its instances are of one kind: remove --on-dem"),
+    (lambda aws: found(aws, "cr-a", on_demand="fallback"), "would be bought at once"),
     (lambda aws: resolved(aws, replace(asking("cr-a"), instance_types=())), "name their type as"),
     (
         lambda aws: resolved(aws, replace(asking("cr-a"), regions=Regions((REGION, "us-west-2")))),

@@ -136,6 +136,7 @@ def test_what_is_reserved_comes_first_and_spot_has_what_others_have_taken_of_it(
     both = cluster(2, 3)
     assert wanted(both, reserved(3)) == {SPOT: 1, ON_DEMAND: 3}
     assert wanted(cluster(0), reserved(2, base=3)) == {SPOT: 1, ON_DEMAND: 3}
+    assert wanted(cluster(0), reserved(9, base=1)) == {SPOT: 3, ON_DEMAND: 1}, "not nine bought"
 
 
 @given(st.integers(0, 6), st.integers(0, 6), st.integers(1, 8), st.booleans(), st.booleans())
