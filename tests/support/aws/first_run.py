@@ -144,6 +144,10 @@ class Run:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
+    def told(self, *words: str) -> Any:
+        """What a command tells programs."""
+        return json.loads(self.cli(*words, "--json"))
+
     def up(self, *words: str) -> None:
         """Brings the cluster up in the background, until it stands, and guards it."""
         command = [sys.executable, "-m", "spotelastic", "up", "--yes", "--detach"]
@@ -232,8 +236,7 @@ def stage(number: int, folder: Path, script: str, name: str = NAME) -> Iterator[
         yield run
     finally:
         for fact, words in {"cost": ("cost",), "events": ("events", "--all")}.items():
-            told = partial(run.cli, *words, name, "--json")
-            run.evidence.fact(fact, looked(lambda told=told: json.loads(told())))
+            run.evidence.fact(fact, looked(partial(run.told, *words, name)))
         with run.check("nothing is left"):
             teardown.delete(name, aws=run.aws, keep_data=False)
             assert tagged(run.aws.region, name) == []

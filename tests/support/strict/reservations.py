@@ -93,8 +93,9 @@ def install(patches: Patches, given: Mapping[str, Reserved]) -> None:
         wish = {} if spot else wishes.get(group, {})
         found = _chosen(backend, given.values(), wish, wanted["instance_type"], zone, market)
         reservation = original(backend, image, count, *args, **kwargs)
-        for instance in reservation.instances if found and not spot else ():
-            instance.capacity_reservation_id = found.id
+        if found is not None and not spot:
+            for instance in reservation.instances:
+                instance.capacity_reservation_id = found.id
         return reservation
 
 

@@ -7,7 +7,8 @@ import pytest
 from support.processes.patience import PATIENT
 
 from spotelastic.aws.base import boot_variables
-from spotelastic.aws.base.boot_variables import ENCRYPTION, INDEX, NAMES, check, exported, variables
+from spotelastic.aws.base.boot_variables import INDEX, NAMES, check, exported, variables
+from spotelastic.aws.base.clients import ENCRYPTION
 from spotelastic.aws.base.infra_files import infra
 from spotelastic.errors import UsageError
 from spotelastic.model.job import AccountDemands
