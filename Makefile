@@ -44,8 +44,8 @@ help:
 	@echo "               and accelerate are installed into .venv; torchtitan<0.3 takes part if it is there)"
 	@echo "make test-dashboard  the pages in a browser, which has to be there: chromium, or BROWSER=PATH"
 	@echo "make test-conformance  some seventy scripts under python, torchrun and spotelastic run: 15 minutes"
-	@echo "make test-aws  a run on a real AWS account in stages 0 to 4 (test-aws-0 to test-aws-4); each says"
-	@echo "               what it costs, and asks"
+	@echo "make test-aws  a run on a real AWS account in stages 0 to 4 (one alone: test-aws-0 to test-aws-4):"
+	@echo "               says what it costs, asks, and writes one page, build/aws-first-run.md"
 	@echo "make soak      the fault tests, $(SOAK) times (SOAK=3, or which turns: SOAK=4-6)"
 	@echo "make bench     run the benchmarks"
 	@echo "make dist      build the wheel and the source archive"
@@ -144,7 +144,7 @@ test-conformance: linux install
 	$(VENV)/bin/pytest -n 2 -m 'programs or not programs' tests/programs/test_conformance.py
 
 test-aws: linux install
-	@for stage in 0 1 2 3 4; do PYTHONPATH=tests $(PYTHON) -m support.aws.first_run $$stage || exit 1; done
+	@PYTHONPATH=tests $(PYTHON) -m support.aws.first_run
 
 test-aws-0 test-aws-1 test-aws-2 test-aws-3 test-aws-4: test-aws-%: linux install
 	@PYTHONPATH=tests $(PYTHON) -m support.aws.first_run $*

@@ -13,9 +13,10 @@ echo "machine $((${up%.*} - SECONDS))" > "$home/phases"
 since=0
 ended download
 
-# What the user data says of proxies and package indexes holds for the node's service, too, and for
-# those of the image that reach the internet by themselves.
-env | grep -iE '^((https?|no)_proxy|pip_index_url|uv_default_index)=' > "$home/network" || true
+# What the user data says of proxies, package indexes and the encryption of objects holds for the
+# node's service, too, and for those of the image that reach the internet by themselves.
+told='(https?|no)_proxy|pip_index_url|uv_default_index|aws_server_side_encryption|aws_sse_kms_key_id'
+env | grep -iE "^($told)=" > "$home/network" || true
 if [ -s "$home/network" ]; then
   for service in amazon-ssm-agent docker; do
     mkdir -p "$root/etc/systemd/system/$service.service.d"

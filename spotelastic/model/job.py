@@ -219,6 +219,29 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True)
+class Reservation:
+    """A reservation of capacity that the account has, or that is shared with it."""
+
+    id: str
+    type: str = ""
+    zone: str = ""
+    count: int = 0
+    """Instances that the job may have in it: free ones when `up` looked, and its own."""
+    market: str = ""
+    """EC2's type of market of its instances; empty: on demand."""
+    owner: str = ""
+    """The account that shares it, so that its instances are paid as on demand; empty: it is paid
+    for anyway, used or not."""
+    open: bool = False
+    """Whether it takes any instance that fits, and not only those that name it."""
+
+    @property
+    def paid(self) -> bool:
+        """Whether an instance in it costs nothing more."""
+        return not self.owner
+
+
+@dataclass(frozen=True, slots=True)
 class Capacity:
     """What may be bought for the job, and where its limits are."""
 
@@ -243,6 +266,38 @@ class Capacity:
     move the deadline."""
     keep_failed: bool = False
     """Whether the node whose worker failed the job stays as long as the control nodes do."""
+    reservations: tuple[Reservation, ...] = ()
+    """Where nodes are launched first, in the on-demand group."""
+
+    @property
+    def reserved(self) -> int:
+        """Number of nodes that fit into the reservations, those of a base at most: the group of a
+        base buys what they lack.
+        """
+        fit = sum(each.count for each in self.reservations)
+        return min(fit, self.base) if self.base else fit
+
+    @property
+    def reserved_zones(self) -> tuple[str, ...]:
+        """The zones of the reservations."""
+        return tuple(dict.fromkeys(each.zone for each in self.reservations))
+
+    def kept_in(self, zones: tuple[str, ...]) -> tuple[str, ...]:
+        """Return those of the zones that the job may be in: one that is in a single zone does not
+        leave that of its reservations.
+        """
+        its = self.reserved_zones if self.zones == "pack" else ()
+        return tuple(zone for zone in zones if zone in its) if its else zones
+
+    @property
+    def steady(self) -> int:
+        """Number of nodes that the on-demand group has at all times, as far as it gets them."""
+        return max(self.base, self.reserved)
+
+    @property
+    def paid(self) -> frozenset[str]:
+        """The reservations that are paid for anyway."""
+        return frozenset(each.id for each in self.reservations if each.paid)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from spotelastic.store import codec, keys
 
 DIGESTS = {
     "v1": "d0603e77d8f0fa8f51bb96f3990c9d10d90c6c9000236f02e59def94a076d535",
-    "v1.1": "00700fa54563a5a4299f39569002bc6c252f5759f4abb976e3666efcd92dd0cc",
+    "v1.1": "7c809bb184a9e00d1d32f777e926f1224251f93f0fc7d48647fa19531aeebbb4",
 }
 """Of all files of each version."""
 KINDS = list(kinds())

@@ -22,7 +22,7 @@ from support.processes.patience import PATIENT
 
 from spotelastic.aws.artifacts import boot_artifacts
 from spotelastic.aws.base import boot_variables
-from spotelastic.aws.base.clients import Aws
+from spotelastic.aws.base.clients import ENCRYPTION, Aws
 from spotelastic.aws.base.infra_files import infra
 from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.bootstrap import entrypoint as boot_command
@@ -179,7 +179,8 @@ def behind_a_proxy(laptop: Laptop) -> str:
     near = urlsplit(laptop.info.endpoint).hostname or ""
     given = AccountDemands(proxy=NOBODY, no_proxy=(near,), index_url="https://pypi.corp/simple")
     found = boot_variables.variables(given, (), ["127.0.0.0/8"], (), "us-east-1", "amazonaws.com")
-    return boot_variables.exported(found)
+    named = dict.fromkeys(ENCRYPTION.values(), "AES256")
+    return boot_variables.exported(found | named)
 
 
 def what_reaches_the_internet_is_told_of_the_proxy(root: Path) -> None:

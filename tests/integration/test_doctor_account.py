@@ -21,6 +21,7 @@ def test_an_account_is_looked_at_and_stays_as_it_was(tmp_path: Path) -> None:
         "spot quota": "ok",
         "control nodes": "ok",
         "network": "ok",
+        "event rules": "ok",
     }
     assert REGION in told["credentials"].found
     assert "g5.xlarge (G and VT: " in told["spot quota"].found

@@ -10,16 +10,16 @@ import pytest
 from support.aws.account import REGION, account
 from support.aws.account_checks import all_checks
 from support.aws.cluster_requests import request
+from support.aws.first_run import LACKING, SPEND, emulated
 from support.aws.launch_guard import ACTION, groups, guard
 from support.aws.run_evidence import Evidence
+from support.aws.run_report import page
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.clusters import lifecycle
 
 pytestmark = pytest.mark.soak  # the stages are run by hand
 
-LACKING = frozenset({"accessanalyzer", "events"})
-"""Services that the emulated account does not have, or only in part."""
 ROOT = Path(__file__).parents[2]
 
 
@@ -95,3 +95,51 @@ def test_the_stages_cost_nothing_unless_they_are_asked_for() -> None:
     assert "passed" not in told.splitlines()[-1]
     for stage in range(5):
         assert f"stage {stage}" in told
+
+
+def test_one_page_has_times_costs_and_what_differs_from_the_emulation(tmp_path: Path) -> None:
+    """Of a run in another account, which lacks the image of GPUs and has a smaller quota."""
+    known, file = emulated(), tmp_path / "found.json"
+    (launch,) = [each for each in known["0"]["checks"] if each == "launch c5.large spot"]
+    told = json.loads(json.dumps(known))
+    told["0"]["checks"][launch] = {
+        "result": "FAILED", "why": "Traceback\nPendingVerification: wait", "after_s": 9.0
+    }  # fmt: skip
+    told["0"]["facts"]["vCPUs of Standard on demand"]["value"] = 5.0
+    evidence = Evidence(file, "2")
+    evidence.fact("cost", {"total_usd": 0.12})
+    evidence.fact("seconds of each resource", {"Queue": 62.0})
+    evidence.fact("events", [{"node": "i-1", "data": {"phases": {"machine": 400.0, "job": 9.0}}}])
+    with evidence.check("it trains"):
+        pass
+    found = json.loads(file.read_text())
+    found["stages"] = {**told, **found["stages"]}
+    lines = page(found, known).splitlines()
+    assert "0.12 USD by its own bill." in lines[2]
+    assert "| 2 | 0.0 | 1 | 0 | 0 | 0.12 |" in lines
+    between = lines[lines.index("## What AWS does otherwise than the emulation") + 2 :]
+    assert between[: between.index("")] == [
+        f"- stage 0, {launch}: FAILED, emulated passed. PendingVerification: wait",
+        "- stage 0, vCPUs of Standard on demand: 5.0, emulated 100000.0",
+        "- stage 2, boot of i-1, machine: 400 s, emulated 15 to 300 s",
+    ]
+    assert "| 2 | stack, Queue | 62 |" in lines and "| 2 | boot of i-1, job | 9 |" in lines
+    found["stages"] = known
+    assert "Nothing." in page(found, known)
+
+
+def test_all_prices_are_told_first_and_nothing_is_made_without_an_answer() -> None:
+    told = subprocess.run(
+        [sys.executable, "-m", "support.aws.first_run"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": "tests", SPEND: ""},
+        input="n\n",
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert told.returncode != 0 and "nothing was made" in told.stderr
+    before = told.stdout.partition("Go on?")[0]
+    assert all(f"stage {stage}: " in before for stage in range(5))
+    assert "in all about $3.75" in before

@@ -172,6 +172,8 @@ def test_the_plan_is_shown_before_anything_is_made_that_costs_money(
         code, out, err = up("--name", "numbat", "--instance-types", "c5.large")
     assert code == 2
     assert "would create the cluster numbat" in out and "public IPv4 address" in out
+    assert "while it leaves one that ran dry the job trains across two" in out
+    assert "on demand, 0.05 USD a vCPU-hour if busy" in out, "credits of t3"
     assert "Create it for this price? [y/N]" in err and "spotelastic: nothing was created\n" in err
     assert clusters.all_names(laptop.aws) == (NAME,)
     assert not any(".Create" in call or ".Put" in call for call in laptop.calls)

@@ -1,5 +1,5 @@
-"""Chooses the variables with which nodes boot where they reach the internet by a proxy, or install
-from an index of the account's own (pure).
+"""Chooses the variables with which nodes boot where they reach the internet by a proxy, install
+from an index of the account's own, or have to name the encryption of what they store (pure).
 
 They are in the nodes' user data, which whoever may describe an instance can read: so neither URL
 may have a password. Must never happen: what nodes tell each other, or ask their instance, goes to
@@ -10,13 +10,15 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from urllib.parse import urlsplit
 
+from spotelastic.aws.base.clients import ENCRYPTION
 from spotelastic.errors import UsageError
 from spotelastic.model.job import AccountDemands
 
 OWN = ("localhost", "127.0.0.1", "169.254.169.254", "fd00:ec2::254")
 """Hosts that are each node's own, its metadata service among them."""
 INDEX = ("PIP_INDEX_URL", "UV_DEFAULT_INDEX")
-NAMES = ("HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "https_proxy", "http_proxy", "no_proxy", *INDEX)
+PROXY = ("HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "https_proxy", "http_proxy", "no_proxy")
+NAMES = (*PROXY, *INDEX, *ENCRYPTION.values())
 """All that nodes may get. Programs read one spelling or the other."""
 _HOST = re.compile(r"[\w.:/*-]+", re.ASCII)
 _UNQUOTED = re.compile(r"[\w.:/%+~=?&-]+", re.ASCII)
@@ -60,6 +62,18 @@ def variables(
         services = (f"{each}.{region}.{domain}" for each in sorted(endpoints))
         beside = dict.fromkeys((*OWN, *members, *blocks, *services, *demands.no_proxy))
         found |= {"HTTPS_PROXY": demands.proxy, "NO_PROXY": ",".join(beside)}
+    return found
+
+
+def encryption(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that name the encryption of objects, as this environment has them.
+
+    Raises `UsageError` for what cannot be one.
+    """
+    found = {name: environment[name] for name in ENCRYPTION.values() if environment.get(name)}
+    for name, value in found.items():
+        if not _UNQUOTED.fullmatch(value):
+            raise UsageError(f"{name}={value}: expected aws:kms, AES256, or the ARN of a key")
     return found
 
 

@@ -52,6 +52,11 @@ STRANGE = frozenset({"AuthFailure", "InvalidClientTokenId", "UnrecognizedClientE
 """Codes among `EXPIRED` that also come from a region which the account has not enabled."""
 _ENCODED = re.compile(r"\.?\s*Encoded authorization failure message: \S+")
 """What EC2 adds for programs to a refusal."""
+ENCRYPTION = {
+    "ServerSideEncryption": "AWS_SERVER_SIDE_ENCRYPTION",
+    "SSEKMSKeyId": "AWS_SSE_KMS_KEY_ID",
+}
+"""Parameters of calls that store objects, and the variables that hold them, as obstore reads."""
 KNOWN_WITHIN = 60.0
 """Seconds until a new resource is known to all of AWS."""
 
@@ -173,6 +178,10 @@ class Aws:
         return self._client("ecr")
 
     @cached_property
+    def events(self) -> Any:
+        return self._client("events")
+
+    @cached_property
     def fis(self) -> Any:
         return self._client("fis")
 
@@ -209,12 +218,17 @@ class Aws:
         """The S3 client, restricted to buckets of this account.
 
         Bucket names are global: a name that is free, or became free, may belong to another account.
+        What is stored has the headers that the environment names: some buckets demand them.
         """
         owner, client = self.account, self._client("s3")
 
         def expect(params: dict[str, Any], model: Any, **_: Any) -> None:
-            if "ExpectedBucketOwner" in model.input_shape.members:
+            its = model.input_shape.members
+            if "ExpectedBucketOwner" in its:
                 params["ExpectedBucketOwner"] = owner
+            for name, variable in ENCRYPTION.items():
+                if name in its and (value := os.environ.get(variable)):
+                    params.setdefault(name, value)
 
         client.meta.events.register("before-parameter-build.s3", expect)
         return client

@@ -269,6 +269,7 @@ def _make_workers(
         security_group=parts.security_group,
         subnets=_subnets(plan, parts, plan.worker_zones),
         first=_subnets(plan, parts, _first(request, plan)),
+        reserved_subnets=_subnets(plan, parts, request.job.capacity.reserved_zones),
         placement_group=parts.placement_group if plan.parameters["PlacedIn"] else "",
         former_tags=former_tags,
     )
@@ -277,6 +278,7 @@ def _make_workers(
 
 def _workers(request: ClusterSpec, plan: LaunchPlan) -> WorkerGroups:
     """Return the worker groups, without what the stack makes for them."""
+    bought = request.job.capacity
     return WorkerGroups(
         names=Names(request.name),
         types=request.job.instance_types,
@@ -294,8 +296,11 @@ def _workers(request: ClusterSpec, plan: LaunchPlan) -> WorkerGroups:
         own_tags=plan.spec.demands.tags,
         key=plan.spec.demands.key,
         user_data=plan.parameters["BootScript"],
-        max_price=request.job.capacity.max_price,
+        max_price=bought.max_price,
         in_order=bool(speeds.relative(request.job.instance_types)),
+        reservations=bought.reservations,
+        buys=bought.base > 0,
+        reserved_start=min(bought.reserved, _launched(request)) * _at_once(request),
     )
 
 
@@ -307,15 +312,24 @@ def rehearsals(request: ClusterSpec, plan: LaunchPlan) -> Iterator[LaunchRehears
         for kind in types if wanted else ():
             yield LaunchRehearsal(
                 f"start {'spot' if spot else 'on-demand'} instances of {kind}",
-                launch_template(replace(workers, types=(kind,)), spot=spot),
+                launch_template(replace(workers, types=(kind,), reservations=()), spot=spot),
                 spot=spot,
                 public=own and len(plan.interfaces) == 1,
             )
+    for reserved in plan.spec.capacity.reservations:
+        target = {"CapacityReservationId": reserved.id}
+        specification = {"CapacityReservationSpecification": {"CapacityReservationTarget": target}}
+        yield LaunchRehearsal(
+            f"start instances of {reserved.type} in {reserved.id}",
+            launch_template(workers, spot=False) | specification,
+            public=own and len(plan.interfaces) == 1,
+        )
     its = plan.spec.control_type
     control = replace(
         workers,
         image=plan.parameters["ControlImage"],
         types=(its,),
+        reservations=(),
         profile=plan.parameters["GivenControlProfile"],
         disk=RootDisk(plan.parameters["ControlRoot"]),
         interfaces=ORDINARY,
@@ -334,10 +348,15 @@ def _start(request: ClusterSpec) -> int:
     control nodes can work; never those that are to be bought on demand.
     """
     capacity = request.job.capacity
-    if request.asleep or capacity.max_price is not None or not request.proven:
+    if not _at_once(request) or capacity.max_price is not None:
         return 0
     wanted = _launched(request)
-    return wanted - min(capacity.base, wanted)
+    return wanted - min(capacity.steady, wanted)
+
+
+def _at_once(request: ClusterSpec) -> bool:
+    """Return whether nodes may come before a controller leads."""
+    return request.proven and not request.asleep
 
 
 def _launched(request: ClusterSpec) -> int:

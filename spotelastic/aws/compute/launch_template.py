@@ -11,6 +11,7 @@ from spotelastic.aws.base.names import Names
 from spotelastic.aws.compute.estimate import DISK_MIB_S
 from spotelastic.aws.compute.images import RootDisk
 from spotelastic.aws.compute.network_interfaces import ORDINARY, Interface
+from spotelastic.model.job import Reservation
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,14 @@ class WorkerGroups:
     """Highest spot price of any type, in US dollars an hour; None: the on-demand price."""
     in_order: bool = False
     """Whether earlier `types` are preferred: unlike ones are not worth the same price."""
+    reservations: tuple[Reservation, ...] = ()
+    """Where the on-demand group launches first; all of one type and kind."""
+    reserved_subnets: tuple[str, ...] = ()
+    """Subnets of their zones, in which that group launches."""
+    buys: bool = False
+    """Whether it buys on demand what they lack."""
+    reserved_start: int = 0
+    """Initial size of that group."""
 
 
 def launch_template(wanted: WorkerGroups, *, spot: bool = True) -> dict[str, Any]:
@@ -63,9 +72,10 @@ def launch_template(wanted: WorkerGroups, *, spot: bool = True) -> dict[str, Any
         "Name": wanted.names.workers,
     }
     pairs = pairs_of(tags)
+    reserved = () if spot else wanted.reservations
     data: dict[str, Any] = {
         "ImageId": wanted.image,
-        "InstanceType": wanted.types[0],
+        "InstanceType": reserved[0].type if reserved else wanted.types[0],
         "IamInstanceProfile": {"Arn": wanted.profile},
         "UserData": wanted.user_data or boot_script(),
         "InstanceInitiatedShutdownBehavior": "terminate",
@@ -99,6 +109,8 @@ def launch_template(wanted: WorkerGroups, *, spot: bool = True) -> dict[str, Any
         data["SecurityGroupIds"] = [wanted.security_group]
     else:
         data["NetworkInterfaces"] = [_interface(each, wanted) for each in wanted.interfaces]
+    if reserved and reserved[0].market:
+        data["InstanceMarketOptions"] = {"MarketType": reserved[0].market}
     if wanted.placement_group:
         data["Placement"] = {"GroupName": wanted.placement_group}
     return data

@@ -13,7 +13,7 @@ itself ends the instances. For the same reason no instance is protected from sca
 import hashlib
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -48,13 +48,13 @@ UNHEARD_OF = re.compile(
 def ensure(aws: Aws, wanted: WorkerGroups) -> None:
     """Create or update the launch template and both groups, the one in use last."""
     versions = dict.fromkeys((True, False), _ensure_template(aws, wanted, spot=True))
-    if wanted.own_tags:
+    if wanted.own_tags or wanted.reservations:
         versions[False] = _ensure_template(aws, wanted, spot=False)
     in_use, other = wanted.names.workers, wanted.names.on_demand
     if not wanted.spot:
         in_use, other = other, in_use
     start = wanted.size if wanted.start is None else wanted.start
-    for name, size in ((other, 0), (in_use, start)):
+    for name, size in ((other, wanted.reserved_start), (in_use, start)):
         _ensure_group(aws, wanted, name, size, versions[name == wanted.names.workers])
 
 
@@ -211,9 +211,9 @@ def _ensure_group(aws: Aws, wanted: WorkerGroups, name: str, start: int, version
     forbids.
     """
     spot = name == wanted.names.workers
-    policy = _policy(wanted, version, spot=spot)
     found = _group(aws, name)
-    if found is None and not _create_group(aws, wanted, name, policy):
+    bought = _purchase(wanted, version, found or {}, spot=spot)
+    if found is None and not _create_group(aws, wanted, name, bought):
         found = _shown(f"the group {name}", lambda: _group(aws, name))
     if found is not None:
         _check_owner(f"group {name}", found.get("Tags", ()), wanted.names.cluster)
@@ -228,8 +228,9 @@ def _ensure_group(aws: Aws, wanted: WorkerGroups, name: str, start: int, version
     sizes = {"MinSize": 0, "MaxSize": max(wanted.size, size)}
     if found is None:
         sizes["DesiredCapacity"] = start
-    subnets = ",".join(_launched_in(wanted, found))
-    _set_group(aws, name, size, **sizes, MixedInstancesPolicy=policy, VPCZoneIdentifier=subnets)
+    reserved = () if spot else wanted.reserved_subnets
+    subnets = ",".join(reserved or _launched_in(wanted, found))
+    _set_group(aws, name, size, **sizes, **bought, VPCZoneIdentifier=subnets)
 
 
 @patient(_passes)
@@ -287,10 +288,10 @@ def _group(aws: Aws, name: str) -> dict[str, Any] | None:
 
 
 @patient(_passes)
-def _create_group(aws: Aws, wanted: WorkerGroups, name: str, policy: dict[str, Any]) -> bool:
+def _create_group(aws: Aws, wanted: WorkerGroups, name: str, bought: dict[str, Any]) -> bool:
     """Create the group; return False if there is one already, and Auto Scaling did not show it."""
     try:
-        _ask_for_group(aws, wanted, name, policy)
+        _ask_for_group(aws, wanted, name, bought)
     except Rejected as error:
         if error.code != "AlreadyExists":
             raise
@@ -298,7 +299,7 @@ def _create_group(aws: Aws, wanted: WorkerGroups, name: str, policy: dict[str, A
     return True
 
 
-def _ask_for_group(aws: Aws, wanted: WorkerGroups, name: str, policy: dict[str, Any]) -> None:
+def _ask_for_group(aws: Aws, wanted: WorkerGroups, name: str, bought: dict[str, Any]) -> None:
     with calling(f"create the group {name}"):
         aws.autoscaling.create_auto_scaling_group(
             AutoScalingGroupName=name,
@@ -306,7 +307,7 @@ def _ask_for_group(aws: Aws, wanted: WorkerGroups, name: str, policy: dict[str, 
             MaxSize=wanted.size,
             DesiredCapacity=0,
             VPCZoneIdentifier=",".join(_launched_in(wanted, None)),
-            MixedInstancesPolicy=policy,
+            **bought,
             CapacityRebalance=False,  # it would end instances without asking the controller
             NewInstancesProtectedFromScaleIn=False,  # the dead man's switch must reach all
             HealthCheckType="EC2",
@@ -329,15 +330,30 @@ def _ask_for_group(aws: Aws, wanted: WorkerGroups, name: str, policy: dict[str, 
         )
 
 
-def _policy(wanted: WorkerGroups, version: str, *, spot: bool) -> dict[str, Any]:
+def _purchase(
+    wanted: WorkerGroups, version: str, found: Mapping[str, Any], *, spot: bool
+) -> dict[str, Any]:
+    """Return what the group launches, and as what it is bought.
+
+    Auto Scaling takes reservations as the target of a group. For those that have a market of their
+    own the launch template names it, which a group of several types and purchases cannot have.
+    """
+    template = {"LaunchTemplateName": wanted.names.workers, "Version": version}
+    if wanted.reservations and not spot:
+        first = "first" if wanted.buys else "only"
+        ids = [each.id for each in wanted.reservations]
+        return {
+            "LaunchTemplate": template,
+            "CapacityReservationSpecification": {
+                "CapacityReservationPreference": f"capacity-reservations-{first}",
+                "CapacityReservationTarget": {"CapacityReservationIds": ids},
+            },
+        }
     # AWS keeps a limit that an update does not mention; an empty one removes it.
     limit = "" if wanted.max_price is None else f"{max(LEAST_LIMIT, wanted.max_price):f}"
-    return {
+    policy = {
         "LaunchTemplate": {
-            "LaunchTemplateSpecification": {
-                "LaunchTemplateName": wanted.names.workers,
-                "Version": version,
-            },
+            "LaunchTemplateSpecification": template,
             "Overrides": [{"InstanceType": name} for name in wanted.types],
         },
         "InstancesDistribution": {
@@ -348,6 +364,12 @@ def _policy(wanted: WorkerGroups, version: str, *, spot: bool) -> dict[str, Any]
             ),
             **({"SpotMaxPrice": limit} if spot else {}),
         },
+    }
+    left = {"CapacityReservationPreference": "default"}  # where there were reservations before
+    reset = "CapacityReservationSpecification" in found
+    return {
+        "MixedInstancesPolicy": policy,
+        **({"CapacityReservationSpecification": left} if reset else {}),
     }
 
 

@@ -1,15 +1,20 @@
 """Looks at the KMS key of the user's own (`--kms-key`), before anything is made."""
 
+import json
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Any
 
-from spotelastic.aws.base.clients import DENIED, Aws, Rejected, calling
+from spotelastic.aws.base.clients import DENIED, ENCRYPTION, Aws, Rejected, calling
 from spotelastic.errors import UsageError
 from spotelastic.model.job import JobSpec
 
 PAGE = "docs/how-to/encrypt-with-your-own-key.md"
 _KEY = re.compile(r"arn:aws[a-z-]*:kms:[a-z0-9-]+:\d{12}:key/[\w-]+", re.ASCII)
+_ENCRYPTION = "s3:x-amz-server-side-encryption"
+"""How the names of all conditions on a request's encryption begin."""
 _UNKNOWN = frozenset({"NotFoundException", "InvalidArnException", "ValidationException"})
 
 
@@ -45,17 +50,64 @@ def find_key(aws: Aws, name: str, where: str = "--kms-key") -> str:
     return str(found["Arn"])
 
 
-def bucket_obstacle(aws: Aws, bucket: str, given: str) -> str:
-    """Return why nodes could not use what is in a bucket of the user's own: it encrypts with a key
-    that is not the `given` one. Empty where they can, and where AWS does not tell.
+def bucket_obstacles(aws: Aws, bucket: str, cluster: str, given: str) -> Iterator[str]:
+    """Yield why a cluster could not work with a bucket of the user's own: it encrypts with a key
+    that is not the `given` one, or its policy denies objects whose requests name no encryption.
+    Nothing where AWS does not tell.
     """
-    key = _other_key(aws, bucket, [given] if given else [])
-    if not key:
-        return ""
+    if key := _other_key(aws, bucket, [given] if given else []):
+        yield (
+            f"--bucket {bucket} encrypts with {key}, which nodes may use only as --kms-key: each "
+            f"would end when it fetches its software ({PAGE} says what the key needs)"
+        )
+    if os.environ.get(ENCRYPTION["ServerSideEncryption"]):
+        return
+    try:
+        with calling(f"read the policy of {bucket}"):
+            policy = json.loads(aws.s3.get_bucket_policy(Bucket=bucket)["Policy"])
+    except (Rejected, ValueError):
+        return
+    arn = f"arn:{aws.partition}:s3:::{bucket}/{cluster}/job.json"
+    if any(denies_plain_object(each, arn) for each in _several(policy["Statement"])):
+        yield (
+            f"--bucket {bucket}: its policy denies objects whose requests do not name their "
+            f"encryption: set {ENCRYPTION['ServerSideEncryption']}=aws:kms (or AES256) for all "
+            "commands, or have the bucket's default encryption do, without that policy"
+        )
+
+
+def denies_plain_object(statement: Mapping[str, Any], arn: str) -> bool:
+    """Whether a statement of a bucket's policy denies everybody the object of this ARN where the
+    request names no encryption (pure). One with other conditions may be about others: it does not.
+    """
+    actions = [str(each).lower() for each in _several(statement.get("Action", ()))]
+    conditions = [
+        (operator.lower(), key.lower(), [str(each).lower() for each in _several(values)])
+        for operator, keys in statement.get("Condition", {}).items()
+        for key, values in keys.items()
+    ]
     return (
-        f"--bucket {bucket} encrypts with {key}, which nodes may use only as --kms-key: each would "
-        f"end when it fetches its software ({PAGE} says what the key needs)"
+        statement["Effect"] == "Deny"
+        and statement.get("Principal") in ("*", {"AWS": "*"}, {"AWS": ["*"]})
+        and any(fnmatchcase("s3:putobject", each) for each in actions)
+        and any(fnmatchcase(arn, each) for each in _several(statement.get("Resource", ())))
+        and bool(conditions)
+        and all(
+            key.startswith(_ENCRYPTION) and _holds_without(operator, values)
+            for operator, key, values in conditions
+        )
     )
+
+
+def _holds_without(operator: str, values: Sequence[str]) -> bool:
+    """Whether a condition holds for a key that a request does not have."""
+    if operator == "null":
+        return values == ["true"]
+    return operator.startswith("stringnot") or operator.endswith("ifexists")
+
+
+def _several(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [value]
 
 
 def data_warnings(aws: Aws, job: JobSpec, key: str) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Checks the account's quotas of networks and elastic addresses before a network is made."""
+"""Checks the account's quotas of networks, elastic addresses and event rules before any is made."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from spotelastic.aws.compute.quotas import request
 
 @dataclass(frozen=True, slots=True)
 class NetworkQuota:
-    """A quota of what a cluster's network is made of."""
+    """A quota of what a cluster has besides instances."""
 
     what: str
     service: str
@@ -30,14 +30,21 @@ ADDRESSES = NetworkQuota(
     "L-0263D0A3",
     "release one that is not used, or choose types with one network card",
 )
+RULES = NetworkQuota(
+    "event rules", "events", "L-244521F2", "take down a cluster, or delete rules that are not used"
+)
+RULES_EACH = 5
+"""Event rules of a cluster."""
 
 
-def shortages(aws: Aws, vpcs: int, nat_gateways: int) -> Iterator[str]:
-    """Yield why so many more networks or NAT gateways are beyond a quota."""
+def shortages(aws: Aws, vpcs: int, nat_gateways: int, rules: int = 0) -> Iterator[str]:
+    """Yield why so many more networks, NAT gateways or event rules are beyond a quota."""
     if vpcs:
         yield from _shortage(aws, VPCS, vpcs, _vpcs)
     if nat_gateways:
         yield from _shortage(aws, ADDRESSES, nat_gateways, _addresses)
+    if rules:
+        yield from _shortage(aws, RULES, rules, _rules)
 
 
 def shortage(quota: NetworkQuota, region: str, allowed: int, used: int, needed: int) -> str:
@@ -57,12 +64,12 @@ def _shortage(
     try:
         with calling(f"look up the quota {quota.code}"):
             answer = aws.quotas.get_service_quota(ServiceCode=quota.service, QuotaCode=quota.code)
+        allowed, there = int(answer["Quota"]["Value"]), used(aws)
     except Rejected as error:
         if error.code not in {*DENIED, "NoSuchResourceException"}:
             raise
         return  # what is not known forbids nothing
-    allowed = int(answer["Quota"]["Value"])
-    if why := shortage(quota, aws.region, allowed, used(aws), needed):
+    if why := shortage(quota, aws.region, allowed, there, needed):
         yield why
 
 
@@ -75,3 +82,10 @@ def _vpcs(aws: Aws) -> int:
 def _addresses(aws: Aws) -> int:
     with calling("count the elastic addresses"):
         return len(aws.ec2.describe_addresses()["Addresses"])
+
+
+def _rules(aws: Aws) -> int:
+    """Return the number of rules on the bus that gets AWS's own events."""
+    with calling("count the event rules"):
+        pages = aws.events.get_paginator("list_rules").paginate()
+        return sum(len(page["Rules"]) for page in pages)

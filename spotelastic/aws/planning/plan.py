@@ -1,5 +1,6 @@
 """Turns a cluster's specification into a launch plan for an account; looks up, creates nothing."""
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -144,6 +145,7 @@ def plan_of(
     worker_zones = zones.with_workers(offered, its_zones, request.job.instance_types)
     placed = _placed(request, worker_zones, kinds, known)
     worker_zones = tuple(zone for zone in worker_zones if placed in ("", zone))
+    worker_zones = job.capacity.kept_in(worker_zones)
     if not worker_zones:
         raise UsageError(
             f"--instance-types {','.join(request.job.instance_types)}: none of the zones of the "
@@ -280,9 +282,9 @@ def _control_image(aws: Aws, given: str) -> dict[str, str]:
 
 def _user_data(aws: Aws, spec: JobSpec, network: Mapping[str, str]) -> str:
     """Return what nodes boot with. Raises `UsageError` if that becomes too long for AWS."""
-    demands = spec.demands
+    demands, encrypted = spec.demands, boot_variables.encryption(os.environ)
     if not demands.proxy and not demands.index_url:
-        return boot_script()
+        return boot_script(boot_variables.exported(encrypted))
     its = existing_vpc.look(aws, spec.vpc, spec.subnets) if spec.vpc else None
     subnets = () if its is None else its.subnets
     gateways = (subnet.endpoints for subnet in subnets)
@@ -294,7 +296,7 @@ def _user_data(aws: Aws, spec: JobSpec, network: Mapping[str, str]) -> str:
         aws.region,
         partition_of(aws.region).domain,
     )
-    made = boot_script(boot_variables.exported(found))
+    made = boot_script(boot_variables.exported(found | encrypted))
     if len(made) > LONGEST_USER_DATA:
         over = (len(made) - LONGEST_USER_DATA) * 3 // 4
         raise UsageError(f"--no-proxy: it is {over} characters too long for nodes' user data")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from spotelastic.aws.base import partitions
 from spotelastic.aws.base.clients import DENIED, Aws, Rejected
 from spotelastic.aws.base.names import SHARED_NETWORK, members_of
-from spotelastic.aws.compute import instance_types, offers, quotas, speeds
+from spotelastic.aws.compute import instance_types, offers, quotas, reservations, speeds
 from spotelastic.aws.compute.estimate import Estimate, Line, estimate
 from spotelastic.aws.compute.images import find_root_disk, find_workers_image
 from spotelastic.aws.compute.instance_types import InstanceType
@@ -32,10 +32,11 @@ from spotelastic.aws.planning import (
     zone_traffic,
 )
 from spotelastic.aws.planning.disk_key import AccountKey
+from spotelastic.aws.planning.network_quotas import RULES_EACH
 from spotelastic.aws.planning.type_selection import Option, Requirement
 from spotelastic.cloud.model import ZoneOffer, ranked
 from spotelastic.errors import EnvironmentFailure, UsageError
-from spotelastic.model.job import JobSpec
+from spotelastic.model.job import JobSpec, Reservation
 
 ANY_TYPE = Requirement()
 SHARED_NETWORK_MADE = f"the network that all clusters share ({SHARED_NETWORK}; free, and stays)"
@@ -74,6 +75,8 @@ class Survey:
     """The zones, best first, if workers are packed into one of them."""
     prices_of: str = ""
     """Date of the on-demand prices."""
+    reservations: tuple[Reservation, ...] = ()
+    """Where workers are launched first."""
 
     @property
     def speeds(self) -> Mapping[str, float]:
@@ -104,12 +107,13 @@ def survey(
     """
     partitions.check_region(aws.region)
     partitions.check_money(aws.region, job.capacity.max_cost)
+    asked, job = job.capacity.reservations, reservations.resolved(aws, job)
     kinds, options, (fatal, short) = _types(aws, job, requirement, known)
     _check_container(job, kinds)
     network = existing_vpc.look(aws, job.vpc, job.subnets) if job.vpc else None
     its_zones, for_workers = _zones(aws, job, names_of(kinds), network)
-    packed = job.capacity.zones == "pack"
-    ranking = _ranking(aws, job, for_workers, names_of(kinds)) if packed else ()
+    for_workers = reservations.within(job.capacity, for_workers)
+    ranking = _ranking(aws, job, for_workers, names_of(kinds))
     interfaces = len(choose_interfaces([kind.network for kind in kinds]))
     listed = PriceList(aws)
     prices = _prices(aws, kinds, [each.name for each in ranking[:1]] or for_workers, listed)
@@ -117,23 +121,21 @@ def survey(
     nat_gateways = existing_vpc.gateways(interfaces, job.vpc)
     private, shared = interfaces > 1 and network is None, None
     blocked = public_access.mode(aws) if known is None else public_access.OFF
-    if network is None and known is None:
-        public_access.check_own_network(blocked)
-        shared = None if private else shared_network.look(aws)
-        fatal += network_quotas.shortages(aws, int(shared is None), nat_gateways)
+    if known is None:
+        shared, vpcs = _own_network(aws, network, blocked, private=private)
+        fatal += network_quotas.shortages(aws, vpcs, nat_gateways, RULES_EACH)
     _refuse(fatal)
     told, unfit = given_parts.look(aws, job, network, bucket, key) if known is None else ((), ())
     keyed, locked = _of_keys(aws, job, known, key, bucket)
     size = _disk_size(aws, job, kinds[0].gpus, disk) if known is None else known.disk_gib
+    conditions = _conditions(aws, job, placed=placed)
     return Survey(
         types=kinds,
         zones=for_workers,
         price=min(prices.values()),
         estimate=_estimate(job, prices, listed, nat_gateways, addresses, size),
         resources=(
-            *cloudformation.summary(
-                len(its_zones), _conditions(aws, job, placed=placed), private=private
-            ),
+            *cloudformation.summary(len(its_zones), conditions, private=private),
             *(() if private or network or shared else (SHARED_NETWORK_MADE,)),
         ),
         warnings=(
@@ -144,14 +146,28 @@ def survey(
             *_of_shared_network(job, shared, its_zones),
             *public_access.warnings(blocked, public=addresses[1] > 0),
             *keyed,
-            *(() if packed else _of_traffic(job, kinds, len(for_workers))),
+            *_of_capacity(aws, job, kinds, len(for_workers), asked),
             *partitions.about_prices(aws.region),
         ),
         obstacles=(*_of_way_out(job, network, its_zones, interfaces), *locked, *unfit),
         options=options,
         ranking=ranking,
         prices_of=listed.date,
+        reservations=job.capacity.reservations,
     )
+
+
+def _own_network(
+    aws: Aws, network: Network | None, blocked: str, *, private: bool
+) -> tuple[SharedNetwork | None, int]:
+    """Return the network that clusters share, if a new cluster is to be in it and it is there, and
+    how many networks have to be made.
+    """
+    if network is not None:
+        return None, 0
+    public_access.check_own_network(blocked)
+    shared = None if private else shared_network.look(aws)
+    return shared, int(shared is None)
 
 
 def _of_keys(
@@ -164,8 +180,8 @@ def _of_keys(
         *encryption_key.data_warnings(aws, job, key),
         of_disks.warning,
     ]
-    in_bucket = encryption_key.bucket_obstacle(aws, bucket, key) if bucket else ""
-    return [*filter(None, told)], [*filter(None, (of_disks.obstacle, in_bucket))]
+    of_bucket = encryption_key.bucket_obstacles(aws, bucket, job.cluster, key) if bucket else ()
+    return [*filter(None, told)], [*filter(None, (of_disks.obstacle, *of_bucket))]
 
 
 def _disk_size(aws: Aws, job: JobSpec, gpus: int, wanted: int | None) -> int:
@@ -214,7 +230,10 @@ def demand(job: JobSpec) -> NodeDemand:
     """Return the fewest workers, and the most that are spot and that may be bought on demand."""
     low, high = _nodes(job)
     bought = job.capacity
-    on_demand = bought.base or (low if bought.on_demand == "fallback" else 0)
+    low = max(0, low - bought.reserved)  # a reservation has its quota already
+    on_demand = max(0, bought.base - bought.reserved)
+    if not on_demand and bought.on_demand == "fallback":
+        on_demand = low
     return NodeDemand(low, max(0, high - bought.base), on_demand)
 
 
@@ -351,9 +370,18 @@ def _of_network(
             )
 
 
-def _of_traffic(job: JobSpec, kinds: Sequence[InstanceType], zones: int) -> Iterator[str]:
-    efa = any(kind.network.efa_interfaces for kind in kinds)
-    return zone_traffic.warnings(_nodes(job)[1], zones, efa=efa)
+def _of_capacity(
+    aws: Aws,
+    job: JobSpec,
+    kinds: tuple[InstanceType, ...],
+    zones: int,
+    asked: Sequence[Reservation],
+) -> Iterator[str]:
+    """Yield what is reserved and left unused, and what many zones cost."""
+    yield from reservations.offered(aws, replace(job, instance_types=names_of(kinds)), asked)
+    if job.capacity.zones == "spread":
+        efa = any(kind.network.efa_interfaces for kind in kinds)
+        yield from zone_traffic.warnings(_nodes(job)[1], zones, efa=efa)
 
 
 def _of_shared_network(
@@ -391,15 +419,20 @@ def _estimate(
         addresses=addresses,
         disk_gib=disk_gib,
     )
-    base = job.capacity.base
-    return _with_base(usual, base, listed.on_demand(worker)) if base else usual
+    bought, usd = job.capacity, listed.on_demand(worker)
+    if bought.reserved:
+        paid = len(bought.paid) == len(bought.reservations)
+        note = "reserved, paid anyway" if paid else "reserved, on demand"
+        usual = _with_first(usual, bought.reserved, 0.0 if paid else usd, note)
+    further = bought.base - bought.reserved
+    return _with_first(usual, further, usd, "on demand") if further > 0 else usual
 
 
-def _with_base(usual: Estimate, base: int, usd: float) -> Estimate:
-    """Split the workers into those bought on demand, which come first, and spot ones."""
+def _with_first(usual: Estimate, count: int, usd: float, note: str) -> Estimate:
+    """Split the workers into so many that come first, and spot ones."""
     workers, *others = usual.lines
-    low, high = min(base, workers.low), min(base, workers.high)
-    bought = Line(workers.what, low, high, usd, "on demand")
+    low, high = min(count, workers.low), min(count, workers.high)
+    bought = Line(workers.what, low, high, usd, note)
     spot = replace(workers, low=workers.low - low, high=workers.high - high)
     return Estimate((*((spot,) if spot.high else ()), bought, *others))
 
@@ -424,6 +457,9 @@ def _addresses(
 def _ranking(
     aws: Aws, job: JobSpec, names: tuple[str, ...], types: tuple[str, ...]
 ) -> tuple[ZoneOffer, ...]:
+    """Return the zones, best first, if workers are packed into one of them."""
+    if job.capacity.zones != "pack":
+        return ()
     zones = Zones(aws)
     return ranked(zones.offers(zones.named(names), types, job.settings.max_nodes))
 

@@ -6,6 +6,7 @@ from spotelastic.aws.artifacts.left_out import LeftOut
 from spotelastic.aws.compute.estimate import Estimate
 from spotelastic.aws.compute.prices import shipped_table
 from spotelastic.aws.planning.survey import Survey
+from spotelastic.aws.planning.zone_traffic import usd_per_step
 from spotelastic.client.bringing_up.list_prices import UNKNOWN
 from spotelastic.client.bringing_up.plan import Planned, RegionPlan
 from spotelastic.client.config.validated_job import ValidatedJob
@@ -179,6 +180,10 @@ def _zones(found: Survey) -> Iterator[str]:
     for zone in found.ranking:
         price = f"{usd(zone.usd)} an hour" if zone.usd else "no spot price"
         yield f"  {zone.name}: {price}{f', placement score {zone.score}' if zone.score else ''}"
+    yield (
+        "  while it leaves one that ran dry the job trains across two, and pays for what it sends "
+        f"between them: {usd(usd_per_step(1.0, 2, 2))} a step or more for each GB of gradients"
+    )
     yield ""
 
 

@@ -19,6 +19,7 @@ from spotelastic.aws.base.names import (
     Names,
     members_of,
 )
+from spotelastic.aws.compute import reservations
 from spotelastic.aws.node import mounts
 from spotelastic.aws.planning.encryption_key import data_keys
 from spotelastic.aws.planning.plan import PLACED_AND_SPREAD, ClusterSpec
@@ -121,6 +122,7 @@ class ValidatedJob:
         return ClusterSpec(
             job=replace(
                 self.spec,
+                capacity=replace(self.spec.capacity, reservations=found.reservations),
                 instance_types=tuple(kind.name for kind in found.types),
                 settings=replace(settings, workers=workers),
                 workers_by_type=by_type if differ else {},
@@ -266,6 +268,7 @@ def _capacity(config: JobConfig) -> Capacity:
         max_cost=config.max_cost,
         keep_failed=config.keep_failed,
     )
+    bought = replace(bought, reservations=reservations.named(config.reservations))
     return with_deadline(bought, seconds_left(config.deadline), wall())
 
 

@@ -3,7 +3,7 @@
 Each function raises what AWS's client raises; `examine` makes findings of that.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
 
@@ -91,11 +91,19 @@ def network_quota(aws: Aws) -> Verdict:
     """Look up whether there is room for the network that clusters share."""
     if shared_network.look(aws) is not None:
         return Verdict("ok", f"{SHARED_NETWORK} is there")
-    short = next(network_quotas.shortages(aws, 1, 0), "")
-    if short:
-        found, _, advice = short.partition(": ")
-        return Verdict("missing", found, advice)
-    return Verdict("ok", "room for one more VPC, which all clusters share")
+    short = network_quotas.shortages(aws, 1, 0)
+    return _room(short, "room for one more VPC, which all clusters share")
+
+
+def rule_quota(aws: Aws) -> Verdict:
+    """Look up whether there is room for the event rules of another cluster."""
+    short = network_quotas.shortages(aws, 0, 0, network_quotas.RULES_EACH)
+    return _room(short, f"room for the {network_quotas.RULES_EACH} rules of another cluster")
+
+
+def _room(shortages: Iterator[str], room: str) -> Verdict:
+    found, _, advice = next(shortages, "").partition(": ")
+    return Verdict("missing", found, advice) if found else Verdict("ok", room)
 
 
 def judge_quota(

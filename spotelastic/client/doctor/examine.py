@@ -64,6 +64,7 @@ def looks(needs: Needs) -> tuple[Look, ...]:
         _asking(needs, "spot quota", lambda aws: account_checks.quota(aws, needs.types)),
         _asking(needs, "control nodes", account_checks.control_quota),
         _asking(needs, "network", account_checks.network_quota),
+        _asking(needs, "event rules", account_checks.rule_quota),
     )
 
 

@@ -126,13 +126,15 @@ def account(
     now: float,
     last: float = 0.0,
     gateways: float = 0.0,
+    paid: Collection[str] = (),
 ) -> dict[str, Usage]:
     """Return the bill after an observation.
 
     New instances are added, and those that are gone are closed. An instance that EC2 no longer
     knows is closed at the time of the observation before, `last`. A spot instance is charged from
     its launch at the first price that could be had, and at another one from when that was seen.
-    `gateways` is what NAT gateways cost, in US dollars an hour.
+    `gateways` is what NAT gateways cost, in US dollars an hour. An instance in one of the
+    reservations that are `paid` anyway costs nothing but its disks and its address.
     """
     seen = {machine.id: machine for machine in machines if machine.role in ROLES}
     there = {*seen, NETWORK}
@@ -141,7 +143,7 @@ def account(
     }
     updated = {**bill, **closed(forgotten, last)}
     for name, machine in seen.items():
-        updated[name] = _charged(updated.get(name), machine, prices, now)
+        updated[name] = _charged(updated.get(name), machine, prices, now, paid)
     if gateways:
         updated[NETWORK] = updated.get(NETWORK) or _network(updated, gateways, now)
     return updated
@@ -244,9 +246,11 @@ def cost(name: str, bill: Bill, report: Report | None, now: float, limit: float 
     )
 
 
-def _charged(known: Usage | None, machine: Instance, prices: Prices, now: float) -> Usage:
+def _charged(
+    known: Usage | None, machine: Instance, prices: Prices, now: float, paid: Collection[str]
+) -> Usage:
     """Return one instance's item on the bill, as observed now."""
-    known = _priced(known or _opened(machine, prices), machine, prices, now)
+    known = _priced(known or _opened(machine, prices, paid), machine, prices, now)
     besides = prices.besides(machine.role, public=machine.public)
     if machine.state not in GONE:  # who is gone has no address any more
         # Without an end: EC2 may have left it out of an answer.
@@ -255,7 +259,7 @@ def _charged(known: Usage | None, machine: Instance, prices: Prices, now: float)
     return known if known.end is not None else replace(known, end=max(known.start, now))
 
 
-def _opened(machine: Instance, prices: Prices) -> Usage:
+def _opened(machine: Instance, prices: Prices, paid: Collection[str]) -> Usage:
     # One whose price nobody knows is not free: spot costs as much as on demand at most.
     on_demand = prices.on_demand(machine.type)
     return Usage(
@@ -264,7 +268,7 @@ def _opened(machine: Instance, prices: Prices) -> Usage:
         spot=machine.spot,
         start=machine.launched_at,
         end=None,
-        usd_per_hour=on_demand,
+        usd_per_hour=0.0 if machine.reservation in paid else on_demand,
         on_demand_usd_per_hour=on_demand,
         role=ROLES[machine.role],
         besides_usd_per_hour=prices.besides(machine.role, public=machine.public),

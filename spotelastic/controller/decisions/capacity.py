@@ -1,9 +1,10 @@
 """Decides how many nodes of each kind the job should have now, and which of them go (pure).
 
 Spot comes first: the spot group is asked for everything that the on-demand group does not have. The
-on-demand group has its base, and what is missing to min once spot has been short for longer than
-the job's patience. When spot is back, on-demand nodes are given back one by one, each after a
-commit. A job whose min is its max has one spot node too many for that while, unless boots fail.
+on-demand group has its base or what is reserved, and what is missing to min once spot has been
+short for longer than the job's patience. When spot is back, on-demand nodes are given back one by
+one, each after a commit. A job whose min is its max has one spot node too many for that while,
+unless boots fail.
 
 A group whose launches fail again and again is asked for no more than it has, for a time that grows.
 No node is launched that would hardly train before --max-cost ends the job.
@@ -72,10 +73,20 @@ def sizes(seen: Observation, now: float, policy: ControllerPolicy) -> tuple[Size
         found = [_reached(seen, seen.on_demand, wanted, 0.0, now, policy)]
         others = max(found[0].wanted, min(policy.capacity.base, seen.desired))
     if seen.group is not None:
-        wanted = max(0, seen.desired - others) + _spare(seen, policy)
+        wanted = max(0, seen.desired - others, _in_place(seen, policy)) + _spare(seen, policy)
         before = _promised(seen, found)
         found.insert(0, _reached(seen, seen.group, wanted, before, now, policy))
     return tuple(found)
+
+
+def _in_place(seen: Observation, policy: ControllerPolicy) -> int:
+    """Return how many spot nodes stay where reserved ones are asked for and not there yet: others
+    may have taken these, and each try would cost nodes that train.
+    """
+    if seen.group is None or seen.on_demand is None or not policy.capacity.reserved:
+        return 0
+    there = sum(seen.is_there(member) for member in seen.on_demand.members)
+    return min(seen.group.staying, seen.desired - max(there, policy.capacity.base))
 
 
 def _standing(seen: Observation) -> str:
@@ -111,7 +122,7 @@ def _names(group: WorkerGroup) -> set[str]:
 
 def _on_demand(seen: Observation, now: float, policy: ControllerPolicy) -> int:
     capacity = policy.capacity
-    base = min(capacity.base, seen.desired)
+    base = min(capacity.steady, seen.desired)
     if capacity.on_demand != "fallback" or seen.on_demand is None:
         return base
     spot = 0 if seen.group is None else sum(seen.is_there(member) for member in seen.group.members)
@@ -126,7 +137,7 @@ def _held_for_spot(seen: Observation, policy: ControllerPolicy) -> bool:
     capacity, group = policy.capacity, seen.on_demand
     if capacity.on_demand != "fallback" or group is None:
         return False
-    return group.staying > min(capacity.base, seen.desired)
+    return group.staying > min(capacity.steady, seen.desired)
 
 
 def _reached(

@@ -97,7 +97,15 @@ class CloudReader:
         prices = self._cloud.prices
         found = _own(self._cloud.provider.instances(), self._spec.born_at)
         network = prices.network(request.nat_gateways)
-        bill = usage.account(request.bill, found, prices, self._clock(), request.billed_at, network)
+        bill = usage.account(
+            request.bill,
+            found,
+            prices,
+            self._clock(),
+            request.billed_at,
+            network,
+            paid=request.paid,
+        )
         return InstancesSeen({instance.id: instance for instance in found}, bill, prices.date)
 
     def zones(self, request: NameZones) -> ZonesFound | Done:

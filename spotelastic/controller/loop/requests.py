@@ -50,6 +50,8 @@ class LookAtInstances:
     billed_at: float
     """When the bill was brought up to date before."""
     nat_gateways: int
+    paid: frozenset[str] = frozenset()
+    """Reservations that are paid for anyway."""
 
 
 @dataclass(frozen=True, slots=True)

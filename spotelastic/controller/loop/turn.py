@@ -171,7 +171,8 @@ class Turn:
 
         def instances() -> Request:
             view = self.state.view
-            return LookAtInstances(view.bill, view.billed_at, view.job.nat_gateways)
+            paid = view.job.policy.capacity.paid
+            return LookAtInstances(view.bill, view.billed_at, view.job.nat_gateways, paid)
 
         parts: tuple[Callable[[], Request], ...] = (
             # A command is not carried out on what was so before it.
@@ -215,7 +216,10 @@ class Turn:
         result = yield from self._ask(PriceNodes(view.job.types, frozenset(zones)))
         if not isinstance(result, NodePrices):
             return observation
-        money = replace(observation.money, spot=result.spot, on_demand=result.on_demand)
+        fits = 0 < capacity.reserved == capacity.steady
+        free = fits and len(capacity.paid) == len(capacity.reservations)
+        on_demand = 0.0 if free else result.on_demand
+        money = replace(observation.money, spot=result.spot, on_demand=on_demand)
         return replace(observation, money=money)
 
     def _offered(self, observation: Observation) -> Steps[Observation]:

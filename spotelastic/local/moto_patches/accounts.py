@@ -5,6 +5,7 @@ from typing import Any
 
 from moto.core.responses import ActionResult
 from moto.ec2.responses.elastic_block_store import ElasticBlockStore
+from moto.ec2.responses.instances import InstanceResponse
 from moto.ec2.responses.vpcs import VPCs
 from moto.iam import models as iam
 from moto.iam.exceptions import EntityAlreadyExists, InvalidInput
@@ -37,6 +38,10 @@ def install(patches: Patches) -> None:
         blocked = {"InternetGatewayBlockMode": "off"}
         return ActionResult({"VpcBlockPublicAccessOptions": blocked})
 
+    @patches.addition(InstanceResponse, "describe_capacity_reservations", "moto has none")
+    def reservations(response: Any) -> ActionResult:
+        return ActionResult({"CapacityReservations": []})
+
     names = {**iam.SERVICE_NAME_CONVERSION, "spot": "EC2Spot"}
     patches.addition(
         iam, "SERVICE_NAME_CONVERSION", "moto gives the role of EC2 Spot another name"
@@ -52,12 +57,14 @@ def install(patches: Patches) -> None:
             raise InvalidInput("Service role name has been taken in this account") from error
 
     @patches.method(
-        ServiceQuotasBackend, "get_service_quota", "moto has no quotas of EC2, and few VPCs"
+        ServiceQuotasBackend,
+        "get_service_quota",
+        "moto has no quotas of EC2 and EventBridge, and few VPCs",
     )
     def get_service_quota(
         original: Callable[..., Any], backend: Any, service_code: str, quota_code: str
     ) -> Any:
-        if service_code not in ("ec2", "vpc"):
+        if service_code not in ("ec2", "events", "vpc"):
             return original(backend, service_code, quota_code)
         return {
             "ServiceCode": service_code,

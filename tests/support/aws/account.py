@@ -7,7 +7,7 @@ process "die". `remains.py` then searches everything that the account holds.
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from threading import RLock
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from botocore.exceptions import ReadTimeoutError
@@ -32,6 +32,9 @@ from spotelastic.clock import wall
 from spotelastic.local.base.agenda import Agenda
 from spotelastic.local.cloud import ADMINISTRATOR
 from spotelastic.local.instances.power import Layout
+
+if TYPE_CHECKING:
+    from support.strict.reservations import Reserved
 
 REGION = "us-east-1"
 REGIONS = (REGION, "us-west-2")
@@ -121,9 +124,11 @@ def _environment_of_the_account() -> Iterator[None]:
 
 
 @contextmanager
-def account(folder: Path, conditions: Conditions | None = None) -> Iterator[Authority]:
-    """All boto3 clients of the process have this account, and no other, until the block ends;
-    without `conditions` it has those that the environment asks for.
+def account(
+    folder: Path, conditions: Conditions | None = None, reserved: Sequence["Reserved"] = ()
+) -> Iterator[Authority]:
+    """All boto3 clients of the process have this account, with what is `reserved`, and no other,
+    until the block ends; without `conditions` it has those that the environment asks for.
     """
     from moto import mock_aws
     from moto.autoscaling.models import autoscaling_backends
@@ -138,11 +143,11 @@ def account(folder: Path, conditions: Conditions | None = None) -> Iterator[Auth
     from spotelastic.local.instances import machines
     from spotelastic.local.instances.spot_market import SpotMarket
 
-    lock, market, power, strict = RLock(), SpotMarket(), Still(folder), Strictness()
+    lock, market, power = RLock(), SpotMarket(), Still(folder)
+    strict = Strictness(reservations={each.id: each for each in reserved})
     in_force = ConditionsInForce(conditions or from_environment(os.environ))
     agenda = Agenda(lock)
-    deaf = patch.object(machines, "MetadataServer", Deaf)
-    with deaf, _environment_of_the_account(), mock_aws():
+    with patch.object(machines, "MetadataServer", Deaf), _environment_of_the_account(), mock_aws():
         os.environ["AWS_ACCESS_KEY_ID"] = ADMINISTRATOR  # mock_aws puts back what was there
         bus = events_backends[DEFAULT_ACCOUNT_ID][REGION]  # mock_aws has made another one
         all_machines = SlowInstances(
@@ -179,8 +184,7 @@ def account(folder: Path, conditions: Conditions | None = None) -> Iterator[Auth
             logs_folder=folder / "output",
             stack_deleted=lambda: None,
         )
-        known = partial(stale.is_known, in_force)
-        strict.install(patches, due, all_machines, known)
+        strict.install(patches, due, all_machines, partial(stale.is_known, in_force))
         detaching.install(patches, agenda, in_force)
         stale.install(patches, in_force)
         agenda.start()

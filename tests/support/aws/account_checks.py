@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from botocore.config import Config
-from support.aws.cluster_requests import request
+from support.aws.cluster_requests import job, request
 from support.aws.policies import additions, boundary_with_more, deletion, shipped, watching
 from support.aws.role_calls import ROLES, calls
 from support.aws.run_evidence import Evidence
@@ -22,8 +22,10 @@ from spotelastic.aws.base.names import SHARED_NETWORK, Names
 from spotelastic.aws.clusters.lifecycle import rehearsals
 from spotelastic.aws.compute.images import AMAZON_LINUX, DEEP_LEARNING, first_image
 from spotelastic.aws.compute.quotas import FAMILIES
+from spotelastic.aws.compute.reservations import offered
 from spotelastic.aws.network import shared_network
 from spotelastic.aws.planning import disk_key, dry_run, network_quotas, public_access
+from spotelastic.aws.planning.network_quotas import RULES_EACH
 from spotelastic.aws.planning.plan import plan_of
 from spotelastic.local.base import eventbridge_messages as events
 from spotelastic.model.job import Capacity
@@ -53,7 +55,7 @@ def all_checks(
     launches_would_be_carried_out(aws, evidence, types)
     images_are_there(aws, evidence)
     rules_match_events(aws, evidence, lacking)
-    account_has_room(aws, evidence)
+    account_has_room(aws, evidence, types)
 
 
 def client(aws: Aws, service: str, lacking: frozenset[str]) -> Any:
@@ -242,16 +244,20 @@ def rules_match_events(aws: Aws, evidence: Evidence, lacking: frozenset[str]) ->
             assert answer["Result"]
 
 
-def account_has_room(aws: Aws, evidence: Evidence) -> None:
+def account_has_room(aws: Aws, evidence: Evidence, types: Sequence[str]) -> None:
     for family in FAMILIES:
         for how, code in (("spot", family.spot), ("on demand", family.on_demand)):
             with evidence.check(f"vCPU quota of {family.name} {how}"):
                 answer = aws.quotas.get_service_quota(ServiceCode="ec2", QuotaCode=code)
                 evidence.fact(f"vCPUs of {family.name} {how}", answer["Quota"]["Value"])
-    for what, numbers in {"networks": (1, 0), "elastic addresses": (0, 1)}.items():
+    rooms = {"networks": (1, 0), "elastic addresses": (0, 1), "event rules": (0, 0, RULES_EACH)}
+    for what, numbers in rooms.items():
         with evidence.check(f"room for {what}"):
             short = list(network_quotas.shortages(aws, *numbers))
             assert not short, short[0]
+    with evidence.check("reservations of capacity"):
+        found = offered(aws, job(NAME, instance_types=tuple(types)), ())
+        evidence.fact("reservations of capacity", list(found))
     with evidence.check("key of disks"):
         evidence.fact("warnings about the key of disks", asdict(disk_key.look(aws)))
     with evidence.check("VPC Block Public Access"):

@@ -1,8 +1,10 @@
-"""The stages of a first run on a real account: `python -m support.aws.first_run STAGE`.
+"""The stages of a first run on a real account: `python -m support.aws.first_run [STAGE]...`, all of
+them by default.
 
-Each is a file in tests/aws. A stage tells what it makes and what that costs, asks, notes what it
-finds in build/aws-first-run.json, and takes down what it has made, whatever happens. Auto Scaling
-empties all groups an hour and a half after they were made, should this machine have gone by then.
+Each is a file in tests/aws. What they make and cost is told first, and asked for once. A stage
+notes what it finds in build/aws-first-run.json, and takes down what it has made, whatever happens.
+Auto Scaling empties all groups an hour and a half after they were made, should this machine have
+gone by then. What they have found is written to one page, build/aws-first-run.md.
 """
 
 import contextlib
@@ -10,16 +12,28 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import boto3
 import pytest
+from support.aws.account import REGION, account
+from support.aws.account_checks import all_checks
 from support.aws.launch_guard import ENDS_AFTER, guard
-from support.aws.run_evidence import Evidence, about_bucket, about_console, about_group, about_stack
+from support.aws.run_evidence import (
+    Evidence,
+    about_bucket,
+    about_console,
+    about_group,
+    about_stack,
+    looked,
+)
+from support.aws.run_report import page
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.identity import CLUSTER
@@ -31,6 +45,9 @@ from spotelastic.model.progress import Status
 
 ROOT = Path(__file__).parents[3]
 FOUND = ROOT / "build/aws-first-run.json"
+PAGE = FOUND.with_suffix(".md")
+LACKING = frozenset({"accessanalyzer", "events"})
+"""Services that the emulated account does not have, or only in part."""
 SPEND = "SPOTELASTIC_AWS_SPEND"
 NAME = "first-run"
 BOOT = 900.0
@@ -41,29 +58,54 @@ T = TypeVar("T")
 @dataclass(frozen=True)
 class Stage:
     what: str
-    costs: str
+    usd: float
+    minutes: int
+
+    @property
+    def costs(self) -> str:
+        return f"${self.usd:.2f}, {self.minutes} min" if self.usd else "nothing"
 
 
 STAGES = {
-    0: Stage("policies, change sets, dry runs, images, quotas: nothing is made", "nothing"),
-    1: Stage("three control nodes (t3.small), which lose each other; no worker", "$0.10, 12 min"),
-    2: Stage("two c5.large spot workers that train, are lost and noticed", "$0.15, 15 min"),
-    3: Stage("two g4dn.xlarge spot workers: NCCL, a notice, a lost GPU, --image", "$1, 20 min"),
-    4: Stage("two g6.8xlarge (EFA), then one g6e.24xlarge (two cards, NAT)", "$2.50, 15 min"),
+    0: Stage("policies, change sets, dry runs, images, quotas: nothing is made", 0.0, 3),
+    1: Stage("three control nodes (t3.small), which lose each other; no worker", 0.1, 12),
+    2: Stage("two c5.large spot workers that train, are lost and noticed", 0.15, 15),
+    3: Stage("two g4dn.xlarge spot workers: NCCL, a notice, a lost GPU, --image", 1.0, 20),
+    4: Stage("two g6.8xlarge (EFA), then one g6e.24xlarge (two cards, NAT)", 2.5, 15),
 }
 
 
 def main() -> None:
-    """Tells the price, asks, and runs the stage's file."""
-    number = int(sys.argv[1])
-    stage = STAGES[number]
-    print(f"stage {number}: {stage.what}; costs about {stage.costs}")
+    """Tells the prices, asks, runs the stages' files until one fails, and writes the page."""
+    numbers = [int(each) for each in sys.argv[1:]] or sorted(STAGES)
+    for number in numbers:
+        print(f"stage {number}: {STAGES[number].what}; costs about {STAGES[number].costs}")
+    print(f"in all about ${sum(STAGES[number].usd for number in numbers):.2f}")
     if os.environ.get(SPEND) != "yes" and input("Go on? [y/N] ").lower() not in ("y", "yes"):
         sys.exit("nothing was made")
+    code = next((code for number in numbers if (code := made(number))), 0)
+    if FOUND.exists():
+        PAGE.write_text(page(json.loads(FOUND.read_text()), emulated()))
+        print(f"{PAGE} has it all on one page, with what differs from the emulation: send it in")
+    sys.exit(code)
+
+
+def made(number: int) -> int:
+    """Runs the file of a stage; its exit code."""
     file = f"tests/aws/test_stage_{number}.py"
     checks = [sys.executable, "-m", "pytest", "-m", "aws", "-n", "0", "-s", "-rs", file]
     environment = os.environ | {SPEND: "yes"}
-    sys.exit(subprocess.run(checks, cwd=ROOT, env=environment, check=False).returncode)
+    return subprocess.run(checks, cwd=ROOT, env=environment, check=False).returncode
+
+
+def emulated() -> dict[str, Any]:
+    """The stages that can be made in the emulated account, which costs nothing either."""
+    with tempfile.TemporaryDirectory() as folder, account(Path(folder)):
+        file = Path(folder) / "emulated.json"
+        with contextlib.redirect_stdout(None):
+            all_checks(Aws(REGION), Evidence(file, "0"), LACKING)
+        stages: dict[str, Any] = json.loads(file.read_text())["stages"]
+    return stages
 
 
 def marks(number: int) -> list[pytest.MarkDecorator]:
@@ -101,6 +143,10 @@ class Run:
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
+
+    def told(self, *words: str) -> Any:
+        """What a command tells programs."""
+        return json.loads(self.cli(*words, "--json"))
 
     def up(self, *words: str) -> None:
         """Brings the cluster up in the background, until it stands, and guards it."""
@@ -189,6 +235,8 @@ def stage(number: int, folder: Path, script: str, name: str = NAME) -> Iterator[
     try:
         yield run
     finally:
+        for fact, words in {"cost": ("cost",), "events": ("events", "--all")}.items():
+            run.evidence.fact(fact, looked(partial(run.told, *words, name)))
         with run.check("nothing is left"):
             teardown.delete(name, aws=run.aws, keep_data=False)
             assert tagged(run.aws.region, name) == []

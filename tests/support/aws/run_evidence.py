@@ -42,15 +42,17 @@ class Evidence:
     def check(self, name: str, **gather: Gather) -> Iterator[None]:
         """What fails in the block is noted, with what `gather` finds out about it."""
         note: dict[str, Any] = {"result": "passed"}
+        began = steady()
         try:
             yield
         except NotImplementedError as error:
             note = {"result": "not there", "why": str(error)}
         except Exception as error:
-            found = {key: _looked(look) for key, look in gather.items()}
+            found = {key: looked(look) for key, look in gather.items()}
             why = "".join(traceback.format_exception(error, limit=-3))
             note = {"result": "FAILED", "why": why, "evidence": found}
-        self._stage["checks"][name] = {**note, "after_s": self._after()}
+        took = {"after_s": self._after(), "took_s": round(steady() - began, 1)}
+        self._stage["checks"][name] = {**note, **took}
         self._write()
         print(f"  {note['result']:9} {name}", flush=True)
 
@@ -74,7 +76,8 @@ class Evidence:
         beside.replace(self._file)
 
 
-def _looked(look: Gather) -> Any:
+def looked(look: Gather) -> Any:
+    """Return what is found out, or why it could not be."""
     try:
         return look()
     except Exception as error:

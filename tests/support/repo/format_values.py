@@ -41,6 +41,7 @@ from spotelastic.model.job import (
     Failure,
     JobSpec,
     Regions,
+    Reservation,
     Settings,
 )
 from spotelastic.model.node import Fingerprint, Node
@@ -333,7 +334,13 @@ SPEC = JobSpec(
     folder="/home/me/demo",
     protocol=PROTOCOL,
 )
-WATCHED = replace(SPEC, metrics_port=9464, notify={"1-slack": 2})
+RESERVED = Reservation("cr-1", "g5.xlarge", "us-east-1a", 2, "capacity-block", "210987654321", True)
+WATCHED = replace(
+    SPEC,
+    metrics_port=9464,
+    notify={"1-slack": 2},
+    capacity=replace(SPEC.capacity, reservations=(RESERVED,)),
+)
 MOVING = replace(SPEC, regions=Regions(("us-east-1", "us-west-2"), 600.0, True, 4))
 REQUESTS: tuple[messages.Request, ...] = (
     messages.Begin(ROUND_INFO),

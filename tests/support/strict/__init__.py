@@ -14,6 +14,7 @@ from support.strict.authority import Authority
 from support.strict.launch_checks import DiskKey
 
 if TYPE_CHECKING:
+    from support.strict.reservations import Reserved
     from support.unkind.slow_parts import SlowInstances
 
     from spotelastic.local.moto_patches.patch import Patches
@@ -27,6 +28,8 @@ class Strictness:
     quotas: dict[str, int] = field(default_factory=dict)
     """Quotas that were set, by code: of vCPUs by family, of networks, of addresses."""
     disk_key: DiskKey = field(default_factory=DiskKey)
+    reservations: "dict[str, Reserved]" = field(default_factory=dict)
+    """Reservations of capacity that were set, by id."""
 
     def install(
         self,
@@ -38,9 +41,16 @@ class Strictness:
         """Apply the patches, above the product's. `lock` is the cloud's; `is_known` whether EC2
         knows an instance profile by now.
         """
-        from support.strict import attachments, launches, limits, permissions  # moto, at last
+        from support.strict import (  # moto, at last
+            attachments,
+            launches,
+            limits,
+            permissions,
+            reservations,
+        )
 
         attachments.install(patches)
         limits.install(patches, self.quotas, machines)
         launches.install(patches, self.disk_key, machines, is_known)
+        reservations.install(patches, self.reservations)
         permissions.install(patches, self.authority, lock)

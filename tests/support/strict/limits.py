@@ -103,7 +103,7 @@ def _install_counts(patches: Patches, quota: Callable[[str], int]) -> None:
         return original(backend, *args, **kwargs)
 
 
-COUNTED = ("ec2", "vpc")
+COUNTED = ("ec2", "events", "vpc")
 """Services of which the local cloud has quotas."""
 
 

@@ -158,6 +158,7 @@ OTHER: dict[str, Any] = {
     "read": "s3://data/a",
     "write": "s3://data/b",
     "tag": {"Team": "vision"},
+    "reservations": "open",
     "permissions_boundary": "arn:aws:iam::123456789012:policy/boundary",
     "data_key": "arn:aws:kms:us-east-1:123456789012:key/1234",
     "worker_profile": "workers",

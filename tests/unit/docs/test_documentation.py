@@ -83,6 +83,17 @@ def test_no_document_or_message_names_a_file_that_is_not_there() -> None:
     assert missing == []
 
 
+def test_each_test_that_a_document_names_is_there() -> None:
+    """By which a line of a table says that it was checked."""
+    named = [
+        (path, *name)
+        for path in tracked("docs/*.md")
+        for name in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", path.read_text())
+    ]
+    missing = [each for each in named if f"def {each[2]}(" not in (ROOT / each[1]).read_text()]
+    assert len(named) > 20 and missing == []
+
+
 def test_every_decision_has_a_number_of_its_own() -> None:
     files = sorted((ROOT / "docs/decisions").glob("[0-9]*.md"))
     told = [int(file.read_text().removeprefix("# ").partition(".")[0]) for file in files]

@@ -44,6 +44,15 @@ class NetworkOptions:
         metavar="KEY=VALUE",
         stored=lambda job: " ".join(f"{k}={v}" for k, v in sorted(job.demands.tags.items())),
     )
+    reservations: Sequence[str] = option(
+        (),
+        "Reservations of capacity to use first: their ids, or open.",
+        UP,
+        NETWORK,
+        metavar="ID[,ID...]",
+        commas=True,
+        stored=lambda job: ",".join(each.id for each in job.capacity.reservations),
+    )
     permissions_boundary: str | None = option(
         None,
         "Permissions boundary of the roles that are made; no effect with --local.",

@@ -8,6 +8,7 @@ from support.processes.patience import PATIENT
 
 from spotelastic.aws.base import boot_variables
 from spotelastic.aws.base.boot_variables import INDEX, NAMES, check, exported, variables
+from spotelastic.aws.base.clients import ENCRYPTION
 from spotelastic.aws.base.infra_files import infra
 from spotelastic.errors import UsageError
 from spotelastic.model.job import AccountDemands
@@ -36,12 +37,23 @@ def made(demands: AccountDemands = DEMANDS) -> dict[str, str]:
 
 def test_all_spellings_are_set_and_nothing_without_a_proxy_or_an_index() -> None:
     found = made()
-    assert set(found) == set(NAMES)
-    assert {found[name] for name in NAMES if "http" in name.lower()} == {PROXY}
+    assert set(found) == {*boot_variables.PROXY, *INDEX}
+    assert {found[name] for name in found if "http" in name.lower()} == {PROXY}
     assert found["NO_PROXY"] == found["no_proxy"]
     assert {found[name] for name in INDEX} == {PYPI}
     assert set(made(AccountDemands(index_url=PYPI))) == set(INDEX)
     assert made(AccountDemands()) == {}
+
+
+def test_the_encryption_of_objects_is_what_the_environment_of_up_names() -> None:
+    key = "arn:aws:kms:eu-west-1:123456789012:key/1a-2b"
+    environment = {"AWS_SERVER_SIDE_ENCRYPTION": "aws:kms", "AWS_SSE_KMS_KEY_ID": key, "HOME": "/"}
+    found = boot_variables.encryption(environment)
+    assert found == {name: environment[name] for name in ENCRYPTION.values()}
+    assert f"export AWS_SSE_KMS_KEY_ID='{key}'\n" in exported(found)
+    assert boot_variables.encryption({"AWS_SSE_KMS_KEY_ID": ""}) == {}
+    with pytest.raises(UsageError, match="AWS_SERVER_SIDE_ENCRYPTION=a'b: expected aws:kms"):
+        boot_variables.encryption({"AWS_SERVER_SIDE_ENCRYPTION": "a'b"})
 
 
 @pytest.mark.parametrize(
@@ -70,10 +82,13 @@ def test_what_a_node_is_given_reaches_its_service_and_its_container() -> None:
         infra(f"boot/{name}").read_text() for name in ("spotelastic.service", "install.sh")
     )
     assert "\nEnvironmentFile=-@HOME@/network\n" in unit
-    (line,) = (line for line in install.splitlines() if line.startswith("env | grep"))
-    text = "".join(f"{name}=x\n" for name in (*NAMES, "AWS_SECRET_ACCESS_KEY", "MY_PIP_INDEX_URL"))
+    lines = install.splitlines()
+    (told,) = (line for line in lines if line.startswith("told="))
+    (line,) = (line for line in lines if line.startswith("env | grep"))
+    others = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "MY_PIP_INDEX_URL")
+    text = "".join(f"{name}=x\n" for name in (*NAMES, *others))
     kept = subprocess.run(
-        ["bash", "-c", line.split(" | ", 1)[1].partition(" > ")[0]],
+        ["bash", "-c", f"{told}\n{line.split(' | ', 1)[1].partition(' > ')[0]}"],
         input=text,
         capture_output=True,
         text=True,

@@ -15,7 +15,8 @@ from support.strict.authority import OPEN
 import spotelastic
 
 CLIENTS = {
-    **{name: name for name in ("autoscaling", "cloudformation", "ec2", "fis", "iam", "kms")},
+    **{name: name for name in ("autoscaling", "cloudformation", "ec2", "events", "fis", "iam")},
+    "kms": "kms",
     **{name: name for name in ("logs", "pricing", "s3", "sns", "sqs", "ssm", "sts")},
     "quotas": "service-quotas",
 }

@@ -56,6 +56,7 @@ LOOKS = (
     *("autoscaling:Describe*", "cloudformation:DescribeStacks", "ec2:Describe*"),
     "ec2:GetEbsDefaultKmsKeyId",
     *("ec2:GetInstanceTypesFromInstanceRequirements", "ec2:GetSpotPlacementScores"),
+    "events:ListRules",
     *("ecr:GetAuthorizationToken", "iam:GetRole", "logs:DescribeLogGroups"),
     *("kms:DescribeKey", "kms:GetKeyPolicy", "kms:ListGrants"),
     *("pricing:GetProducts", "servicequotas:GetServiceQuota", "ssm:DescribeParameters"),
@@ -91,7 +92,7 @@ MADE = {
 REFERRED = {
     "ec2:CreateNetworkInterface": {"security-group", "subnet"},
     "ec2:CreateSecurityGroup": {"vpc"},
-    "ec2:RunInstances": {"image", "security-group", "subnet"},
+    "ec2:RunInstances": {"capacity-reservation", "image", "security-group", "subnet"},
 }
 """What the call refers to, and leaves as it is: networks of `--vpc` have no tag of ours."""
 JUDGED = {
@@ -103,7 +104,7 @@ JUDGED = {
     "ec2:CreateVpc": {"ipam-pool", "ipv6pool-ec2"},
     "ec2:CreateVpcEndpoint": {"route-table", "security-group", "subnet", "vpc"},
     "ec2:RunInstances": {
-        *("capacity-reservation", "key-pair", "launch-template", "placement-group", "snapshot"),
+        *("key-pair", "launch-template", "placement-group", "snapshot"),
     },
 }
 """What else AWS judges the call by, if it is named. Other kinds it never asks about."""

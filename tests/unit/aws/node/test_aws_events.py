@@ -140,13 +140,16 @@ HEALTH: dict[str, Any] = {
             ),
             SpotWarning("e1", AT, "i-1", 120.0, "terminate"),
         ),
-        (
-            body(
-                "aws.ec2",
-                "Capacity Block Reservation Expiration Warning",
-                {"capacity-reservation-id": "cr-1", "end-date": "2021-01-01T00:40:00Z"},
-            ),
-            BlockEnds("e1", AT, "cr-1", AT + 600.0),
+        *(
+            (
+                body(
+                    "aws.ec2",
+                    f"Capacity Block {word}Expiration Warning",
+                    {"capacity-reservation-id": "cr-1", "end-date": "2021-01-01T00:40:00Z"},
+                ),
+                BlockEnds("e1", AT, "cr-1", AT + 600.0),
+            )
+            for word in ("", "Reservation ")
         ),
         (
             body("aws.health", "AWS Health Event", HEALTH),

@@ -1,11 +1,27 @@
 """A KMS key of the user's own, which has to be there and of the right kind."""
 
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from spotelastic_checkpoints.storage.s3.s3_storage import S3Storage
 from support.aws.account import REGION, account
-from support.aws.fake_services import fake_aws, refusal
+from support.aws.fake_services import Hooks, fake_aws, refusal
+from support.strict.evaluation import Resource, verdict
 
 from spotelastic.aws.base.clients import Aws
-from spotelastic.aws.planning.encryption_key import check_kept, find_key, unfit
+from spotelastic.aws.planning.encryption_key import (
+    bucket_obstacles,
+    check_kept,
+    denies_plain_object,
+    find_key,
+    unfit,
+)
 from spotelastic.errors import UsageError
 
 ARN = "arn:aws:kms:us-east-1:123456789012:key/1"
@@ -53,3 +69,135 @@ def test_a_cluster_keeps_its_key() -> None:
     for its, was in ((ARN, ARN), ("", "AWS keys")):
         with pytest.raises(UsageError, match=f"quokka was made with {was}"):
             check_kept("quokka", its, "arn:another")
+
+
+# -- what the policy of a bucket demands of each object ------------------------------------------
+
+HEADER = "s3:x-amz-server-side-encryption"
+OBJECT = "arn:aws:s3:::mine/quokka/job.json"
+OPERATORS = ("StringNotEquals", "StringEquals", "StringEqualsIfExists", "StringLikeIfExists")
+
+
+def test_a_policy_that_demands_a_header_is_told_before_anything_is_made(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    denies = {
+        "Effect": "Deny",
+        "Principal": "*",
+        "Action": "s3:PutObject",
+        "Resource": "arn:aws:s3:::mine/*",
+        "Condition": {"StringNotEquals": {HEADER: "aws:kms"}},
+    }
+    with account(tmp_path_factory.mktemp("account")):
+        aws = Aws(REGION)
+        aws.s3.create_bucket(Bucket="mine")
+        assert [*bucket_obstacles(aws, "mine", "quokka", "")] == []
+        policy = {"Version": "2012-10-17", "Statement": [denies]}
+        aws.s3.put_bucket_policy(Bucket="mine", Policy=json.dumps(policy))
+        (why,) = bucket_obstacles(aws, "mine", "quokka", "")
+        assert why.startswith("--bucket mine: its policy denies objects whose requests do not")
+
+
+@st.composite
+def statements(draw: st.DrawFn) -> dict[str, Any]:
+    """Statements as people write them against objects that nobody encrypts."""
+    key = st.sampled_from((HEADER, HEADER.upper(), f"{HEADER}-aws-kms-key-id"))
+    value = st.sampled_from(("aws:kms", "AES256", ARN))
+    texts = st.dictionaries(key, value, min_size=1, max_size=2)
+    missing = st.dictionaries(key, st.sampled_from(("true", "false")), min_size=1, max_size=2)
+    found = draw(st.dictionaries(st.sampled_from(OPERATORS), texts, max_size=2))
+    if draw(st.booleans()) or not found:
+        found["Null"] = draw(missing)
+    return {
+        "Effect": draw(st.sampled_from(("Allow", "Deny"))),
+        "Principal": draw(st.sampled_from(("*", {"AWS": "*"}))),
+        "Action": draw(st.sampled_from(("s3:PutObject", ["s3:Put*"], "s3:*", "s3:GetObject"))),
+        "Resource": draw(
+            st.sampled_from(("arn:aws:s3:::mine/*", ["arn:aws:s3:::mine/data/*"], OBJECT))
+        ),
+        "Condition": found,
+    }
+
+
+@given(statements())
+def test_what_a_statement_denies_is_what_an_evaluation_of_it_denies(
+    statement: dict[str, Any],
+) -> None:
+    denied = verdict([{"Statement": [statement]}], "s3:PutObject", Resource(OBJECT), {}) is False
+    assert denies_plain_object(statement, OBJECT) == denied
+
+
+def test_what_a_statement_asks_beside_the_header_may_be_about_others() -> None:
+    """It is known only when somebody puts an object."""
+    other = {"StringEquals": {"aws:PrincipalArn": ARN}, "Null": {HEADER: "true"}}
+    statement = {"Effect": "Deny", "Principal": "*", "Action": "s3:*", "Resource": OBJECT}
+    assert denies_plain_object({**statement, "Condition": {"Null": {HEADER: "true"}}}, OBJECT)
+    assert not denies_plain_object({**statement, "Condition": other}, OBJECT)
+    for_one = {"AWS": "arn:aws:iam::123456789012:role/other"}
+    assert not denies_plain_object({**statement, "Principal": for_one}, OBJECT)
+
+
+def test_what_is_stored_names_the_encryption_that_the_environment_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By boto3, and by the checkpoints' own client, which takes the same variables."""
+    asked: dict[str, dict[str, str]] = {}
+
+    class Store(BaseHTTPRequestHandler):
+        """Stores what it is sent, and refuses a checksum that is wrong, as it is asked for one."""
+
+        def do_PUT(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"] or 0))
+            its = {name.lower(): value for name, value in self.headers.items()}
+            key = self.path.rpartition("/run/")[2].rpartition("/mine/")[2].partition("?")[0]
+            asked[key] = {name: value for name, value in its.items() if "encryption" in name}
+            self.send_response(400 if key == "checksums" else 200)
+            self.send_header("ETag", '"e"')
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    for name, value in {
+        "AWS_ACCESS_KEY_ID": "a",
+        "AWS_SECRET_ACCESS_KEY": "b",
+        "AWS_SERVER_SIDE_ENCRYPTION": "aws:kms",
+        "AWS_SSE_KMS_KEY_ID": ARN,
+    }.items():
+        monkeypatch.setenv(name, value)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Store) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
+        Aws(REGION, account="123456789012").s3.put_object(Bucket="mine", Key="by-boto3", Body=b"x")
+        S3Storage("s3://mine/run").put("by-obstore", memoryview(b"x"))
+        server.shutdown()
+    headers = {
+        "x-amz-server-side-encryption": "aws:kms",
+        "x-amz-server-side-encryption-aws-kms-key-id": ARN,
+    }
+    assert asked["by-boto3"] == asked["by-obstore"] == headers
+
+
+def test_who_names_the_encryption_may_use_such_a_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
+    class S3:
+        meta = SimpleNamespace(events=Hooks())
+
+        def get_bucket_encryption(self, Bucket: str) -> None:
+            raise refusal("AccessDenied")
+
+        def get_bucket_policy(self, Bucket: str) -> dict[str, str]:
+            denies = {
+                "Effect": "Deny",
+                "Principal": "*",
+                "Action": "s3:*",
+                "Resource": "*",
+                "Condition": {"Null": {HEADER: True}},
+            }
+            return {"Policy": json.dumps({"Statement": denies})}
+
+    aws = fake_aws(s3=S3())
+    monkeypatch.delenv("AWS_SERVER_SIDE_ENCRYPTION", raising=False)
+    (why,) = bucket_obstacles(aws, "mine", "quokka", "")
+    assert "set AWS_SERVER_SIDE_ENCRYPTION=aws:kms" in why
+    monkeypatch.setenv("AWS_SERVER_SIDE_ENCRYPTION", "AES256")
+    assert [*bucket_obstacles(aws, "mine", "quokka", "")] == []

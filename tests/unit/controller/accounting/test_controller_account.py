@@ -80,6 +80,16 @@ def test_a_machine_is_charged_from_launch_until_it_is_seen_gone() -> None:
     assert (only.usd_per_hour, only.on_demand_usd_per_hour) == (0.3, 1.0)
 
 
+def test_an_instance_in_a_reservation_that_is_paid_anyway_costs_its_disk_alone() -> None:
+    both = [machine(each, spot=False, reservation=f"cr-{each}") for each in ("own", "lent")]
+    bill = usage.account({}, both, Listed(), 200.0, paid={"cr-own"})
+    bill = usage.account(bill, both, Listed(), 100.0 + HOUR, paid={"cr-own"})
+    disk = Listed().besides("worker", public=False)
+    assert usage.money([bill["own"]], 100.0 + HOUR).spent == pytest.approx(disk)
+    assert usage.money([bill["lent"]], 100.0 + HOUR).spent == pytest.approx(1.0 + disk)
+    assert bill["own"].on_demand_usd_per_hour == 1.0, "what it would cost otherwise"
+
+
 def test_a_spot_price_that_changes_is_charged_from_then_on() -> None:
     """A job of days would cost something else than it said, and pass its --max-cost."""
     market = Market()

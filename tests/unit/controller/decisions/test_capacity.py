@@ -1,6 +1,7 @@
 """How many nodes of which kind there should be, and who goes."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -27,7 +28,7 @@ from spotelastic.controller.model.observation import (
     account,
 )
 from spotelastic.model.interruption_kind import InterruptionKind
-from spotelastic.model.job import Capacity, Failure, Job
+from spotelastic.model.job import Capacity, Failure, Job, Reservation
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Drain, Notice
 
@@ -116,6 +117,44 @@ def test_what_cannot_be_had_on_demand_is_asked_for_of_spot() -> None:
     based = ControllerPolicy(capacity=Capacity(base=2))
     quota = {(ON_DEMAND, ""): LaunchFailures(3, NOW - 1.0, "VcpuLimitExceeded")}
     assert wanted(replace(cluster(0), failed=quota), based) == {SPOT: 2, ON_DEMAND: 0}
+
+
+def reserved(count: int, **changes: Any) -> ControllerPolicy:
+    its = Reservation("cr-1", "t", "z", count)
+    return ControllerPolicy(capacity=Capacity(reservations=(its,), **changes))
+
+
+def test_what_is_reserved_comes_first_and_spot_has_what_others_have_taken_of_it() -> None:
+    assert wanted(cluster(0), reserved(3)) == {SPOT: 1, ON_DEMAND: 3}
+    assert wanted(cluster(0), reserved(9)) == {SPOT: 0, ON_DEMAND: 4}
+    taken = {(ON_DEMAND, ""): LaunchFailures(3, NOW - 1.0, "ReservationCapacityExceeded")}
+    assert wanted(replace(cluster(0, 1), failed=taken), reserved(3)) == {SPOT: 3, ON_DEMAND: 1}
+    again = replace(taken[ON_DEMAND, ""], at=NOW - 10_000.0)
+    seen = replace(cluster(3, 1), failed={(ON_DEMAND, ""): again})
+    assert wanted(seen, reserved(3)) == {SPOT: 3, ON_DEMAND: 3}, "who trains stays for a mere try"
+    assert only(seen, reserved(3), Remove) == []
+    both = cluster(2, 3)
+    assert wanted(both, reserved(3)) == {SPOT: 1, ON_DEMAND: 3}
+    assert wanted(cluster(0), reserved(2, base=3)) == {SPOT: 1, ON_DEMAND: 3}
+    assert wanted(cluster(0), reserved(9, base=1)) == {SPOT: 3, ON_DEMAND: 1}, "not nine bought"
+
+
+@given(st.integers(0, 6), st.integers(0, 6), st.integers(1, 8), st.booleans(), st.booleans())
+def test_reserved_nodes_take_no_place_before_they_are_there_and_nothing_is_bought(
+    spot: int, there: int, count: int, refused: bool, arrived: bool
+) -> None:
+    failed = LaunchFailures(3, NOW - 1.0 if refused else 0.0, "ReservationCapacityExceeded")
+    seen = replace(cluster(spot, there), failed={(ON_DEMAND, ""): failed})
+    if not arrived:
+        nodes = {name: node for name, node in seen.nodes.items() if name[0] == "s"}
+        seen = replace(seen, nodes=nodes)
+    sized = wanted(seen, reserved(count))
+    assert sized[ON_DEMAND] <= count, "what the reservations lack is not bought"
+    trains = there if arrived else 0
+    assert sized[SPOT] >= min(spot, seen.desired - trains), "a node goes for one that is not there"
+    assert sized[SPOT] + sized[ON_DEMAND] >= seen.desired
+    if arrived and there >= min(count, seen.desired):
+        assert sized[SPOT] + sized[ON_DEMAND] == seen.desired
 
 
 def test_a_node_is_given_back_after_a_commit_of_a_run_that_was_sent_back() -> None:
