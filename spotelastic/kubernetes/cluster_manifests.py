@@ -1,32 +1,37 @@
 """Makes the objects of a cluster that `up --kube` creates (pure).
 
     ConfigMap NAME-cluster     owns all others: deleted, it takes them along
-    Deployment NAME-control    the control pod: etcd and the controller
+    Deployment NAME-control    the control pod: etcd and the controller, of spotelastic's own image
     Service NAME-control       its name
     ServiceAccount, Role and RoleBinding NAME-control
                                what the controller may do, in this namespace alone
     NetworkPolicies            only the cluster's pods reach each other
-    ConfigMap NAME.workers.json   the template of the workers' pods, of which the controller makes
-                               ReplicaSets
+    Job and ReplicaSets        the groups of workers (`provider/pod_groups.py`)
 
-Must never happen: a worker's pod has a token of the cluster, or a manifest the value of a secret.
+Must never happen: a worker's pod has a token of the cluster that nobody asked for, the control pod
+may make pods, or a manifest has the value of a secret.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from spotelastic.kubernetes import pod_files
 from spotelastic.kubernetes.job_as_pods import PodJob
+from spotelastic.kubernetes.pod_template import merged
 from spotelastic.kubernetes.pods import (
     CONTAINER_SECURITY,
     SHARED_MEMORY_MOUNT,
     ZONE,
     Manifest,
     downward,
+    own_variables,
     pod_security,
     requested,
     scheduling,
     shared_memory,
     variables,
+    writable_mounts,
+    writable_volumes,
 )
 from spotelastic.kubernetes.provider.kube_names import KubeNames
 from spotelastic.kubernetes.provider.pod_groups import owner
@@ -53,15 +58,18 @@ def root(its: KubeNames, belongs_to: Manifest | None = None) -> Manifest:
     return made
 
 
-def control_plane(its: KubeNames, job: PodJob, root: Manifest) -> list[Manifest]:
-    """Return the objects of the control pod, in the order in which they are to be created."""
+def control_plane(its: KubeNames, job: PodJob, image: str, root: Manifest) -> list[Manifest]:
+    """Return the objects of the control pod, in the order in which they are to be created.
+
+    `image` is the control pod's, which is not the job's: nothing that a job brings has its rights.
+    """
     return [
         _account(its, root),
         _role(its, root),
         _binding(its, root),
         _service(its, root),
         *_network_policies(its, job, root),
-        _deployment(its, job, root),
+        _deployment(its, image, root),
     ]
 
 
@@ -91,10 +99,16 @@ def worker_template(its: KubeNames, job: PodJob, spec: JobSpec) -> Manifest:
         "name": "node",
         "image": job.image,
         "command": [*BOOT, "pod"],
-        "env": [*downward(), _field("SPOTELASTIC_POD", "metadata.name"), *plain, *variables(job)],
+        "env": [
+            *own_variables(job.env),
+            *downward(),
+            _field("SPOTELASTIC_POD", "metadata.name"),
+            *plain,
+            *variables(job),
+        ],
         "resources": requested(job.resources),
         "securityContext": CONTAINER_SECURITY,
-        "volumeMounts": [SHARED_MEMORY_MOUNT, *_mounts()],
+        "volumeMounts": [SHARED_MEMORY_MOUNT, *writable_mounts(), *_mounts()],
     }
     if job.workdir:
         container["workingDir"] = job.workdir
@@ -108,11 +122,11 @@ def worker_template(its: KubeNames, job: PodJob, spec: JobSpec) -> Manifest:
         **_zones(job, labels, placed.get("affinity", {})),
         "tolerations": [*placed["tolerations"], *_soon()],
         "containers": [container],
-        "volumes": [shared_memory(job.resources), *_volumes(its)],
+        "volumes": [shared_memory(job.resources), *writable_volumes(), *_volumes(its)],
     }
     if job.service_account:
         made["serviceAccountName"] = job.service_account
-    return {"metadata": {"labels": labels}, "spec": made}
+    return merged({"metadata": {"labels": labels}, "spec": made}, job.template)
 
 
 def _zones(job: PodJob, labels: dict[str, str], affinity: Manifest) -> Manifest:
@@ -155,21 +169,30 @@ def _volumes(its: KubeNames) -> list[Manifest]:
     ]
 
 
-def _deployment(its: KubeNames, job: PodJob, root: Manifest) -> Manifest:
+def _deployment(its: KubeNames, image: str, root: Manifest) -> Manifest:
     labels = its.labels("control-pod")
     where = {"SPOTELASTIC_LOCAL_ADDR": "status.podIP", "SPOTELASTIC_POD": "metadata.name"}
     where["SPOTELASTIC_NAMESPACE"] = "metadata.namespace"
+    answers = {"tcpSocket": {"port": "etcd"}, "timeoutSeconds": 5}
     container = {
         "name": "control",
-        "image": job.image,
+        "image": image,
         "command": [*BOOT, "kube"],
         "env": [
+            *own_variables(),
             {"name": "SPOTELASTIC_CLUSTER", "value": its.cluster},
             *(_field(name, path) for name, path in where.items()),
         ],
-        "resources": {"requests": {"cpu": "250m", "memory": "512Mi"}},
+        "resources": {
+            "requests": {"cpu": "250m", "memory": "512Mi"},
+            "limits": {"cpu": "2", "memory": "2Gi"},
+        },
         "ports": [{"name": "etcd", "containerPort": CLIENT_PORT}],
+        # A pod that waits for the Lease has no etcd yet, and is not ended for that.
+        "readinessProbe": {**answers, "periodSeconds": 5},
+        "livenessProbe": {**answers, "periodSeconds": 20, "failureThreshold": 30},
         "securityContext": CONTAINER_SECURITY,
+        "volumeMounts": writable_mounts(),
     }
     pod = {
         **pod_security(),
@@ -178,6 +201,7 @@ def _deployment(its: KubeNames, job: PodJob, root: Manifest) -> Manifest:
         "terminationGracePeriodSeconds": LEAVES_WITHIN,
         "tolerations": _soon(),
         "containers": [container],
+        "volumes": writable_volumes("4Gi"),
     }
     made = _named(its, its.control, "control", "apps/v1", "Deployment", root)
     # Recreate: two pods would only wait for each other.
@@ -204,13 +228,15 @@ def _service(its: KubeNames, root: Manifest) -> Manifest:
 def _network_policies(its: KubeNames, job: PodJob, root: Manifest) -> list[Manifest]:
     """Return the policies by which nothing but the cluster's own pods reaches them.
 
-    Neither etcd nor the workers' stores have a password. Metrics may be read from elsewhere.
+    Neither etcd nor the workers' stores have a password. Metrics may be read from elsewhere. What
+    pods reach is not limited: where the storage and the API server are is not known here.
     """
     workers = {"podSelector": {"matchLabels": its.labels("worker")}}
     own = {"podSelector": {"matchLabels": its.labels("control-pod")}}
     metrics = [{"ports": [{"port": job.metrics_port}]}] if job.metrics_port else []
+    etcd = {"port": CLIENT_PORT}
     reaches: tuple[tuple[str, str, list[Manifest]], ...] = (
-        (its.control, "control-pod", [{"from": [workers, own]}, *metrics]),
+        (its.control, "control-pod", [{"from": [workers, own], "ports": [etcd]}, *metrics]),
         (its.spot, "worker", [{"from": [workers]}, *metrics]),
     )
     found = []
@@ -229,18 +255,25 @@ def _account(its: KubeNames, root: Manifest) -> Manifest:
 
 def _role(its: KubeNames, root: Manifest) -> Manifest:
     made = _named(its, its.control, "control", "rbac.authorization.k8s.io/v1", "Role", root)
-    return {**made, "rules": control_rules()}
+    return {**made, "rules": control_rules(its)}
 
 
-def control_rules() -> list[Manifest]:
-    """Return the rights of the control pod."""
+def control_rules(its: KubeNames) -> list[Manifest]:
+    """Return the rights of the control pod.
+
+    It makes no pods: groups are there before it, and it changes their sizes alone. Kubernetes names
+    pods, and objects have many names: of these it can do what it does with any in its namespace.
+    """
+    groups = [its.spot, its.on_demand]
     return [
         _rule("", "configmaps", ["get", "list", "create", "update", "patch", "delete"]),
         _rule("", "pods", ["get", "list", "patch", "delete"]),
         _rule("", "pods/log", ["get"]),
-        _rule("apps", "replicasets", ["get", "list", "create", "patch"]),
-        _rule("batch", "jobs", ["get", "create", "patch"]),
-        _rule("coordination.k8s.io", "leases", ["get", "create", "update"]),
+        _rule("apps", "replicasets", ["get"], groups),
+        _rule("apps", "replicasets/scale", ["patch"], groups),
+        _rule("batch", "jobs", ["get", "patch"], [its.switch]),
+        _rule("coordination.k8s.io", "leases", ["create"]),
+        _rule("coordination.k8s.io", "leases", ["get", "update"], [its.control]),
     ]
 
 
@@ -252,8 +285,9 @@ def _binding(its: KubeNames, root: Manifest) -> Manifest:
     return made
 
 
-def _rule(group: str, resource: str, verbs: list[str]) -> Manifest:
-    return {"apiGroups": [group], "resources": [resource], "verbs": verbs}
+def _rule(group: str, resource: str, verbs: list[str], names: Sequence[str] = ()) -> Manifest:
+    rule: Manifest = {"apiGroups": [group], "resources": [resource], "verbs": verbs}
+    return {**rule, "resourceNames": list(names)} if names else rule
 
 
 def _named(

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from spotelastic.kubernetes.job_as_pods import PORT, PodJob
+from spotelastic.kubernetes.pod_template import merged
 from spotelastic.kubernetes.pods import Manifest, hosts_only, pod_spec
 
 JOB_NAME = "batch.kubernetes.io/job-name"
@@ -51,7 +52,7 @@ def indexed_job(job: PodJob) -> Manifest:
             **pod_spec(job, host_names(job), {JOB_NAME: job.name}),
         },
     }
-    spec = {**job_policies(job), "template": template}
+    spec = {**job_policies(job), "template": merged(template, job.template)}
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
 
 
@@ -63,21 +64,14 @@ def job_policies(job: PodJob) -> Manifest:
         "parallelism": high,
         "completions": high,
         "maxFailedIndexes": high - low,
-        **end_policies(),
-    }
-    if job.deadline:
-        policies["activeDeadlineSeconds"] = job.deadline
-    return policies
-
-
-def end_policies() -> Manifest:
-    """Return what the end of a pod means to any Job."""
-    return {
         "successPolicy": {"rules": [{"succeededCount": 1}]},
         "backoffLimitPerIndex": RETRIES,
         "podReplacementPolicy": "Failed",
         "podFailurePolicy": {"rules": _failure_rules()},
     }
+    if job.deadline:
+        policies["activeDeadlineSeconds"] = job.deadline
+    return policies
 
 
 def _failure_rules() -> list[Manifest]:

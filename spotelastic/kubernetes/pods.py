@@ -1,6 +1,6 @@
 """Makes the pod template of a job: one container that runs one node (pure)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from spotelastic.kubernetes.job_as_pods import PORT, PodJob, PodPlacement, PodResources
@@ -19,9 +19,15 @@ SHARED_MEMORY = "shared-memory"
 """Name of the volume at /dev/shm."""
 SHARED_MEMORY_MOUNT = {"name": SHARED_MEMORY, "mountPath": "/dev/shm"}
 GPU_TOLERATION = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
+USER = 10001
+"""User and group of every container: that of the project's own images, and nobody on a machine."""
+HOME = "/var/spotelastic"
+WRITABLE = {"files": HOME, "tmp": "/tmp"}
+"""Volumes for what a container writes, by their names: the rest of its files is read-only."""
 CONTAINER_SECURITY: Manifest = {
     "allowPrivilegeEscalation": False,
     "capabilities": {"drop": ["ALL"]},
+    "readOnlyRootFilesystem": True,
 }
 
 
@@ -41,7 +47,7 @@ def pod_spec(
         **pod_security(),
         **scheduling(job, labels),
         "containers": [container(job, arguments(job, hosts))],
-        "volumes": [shared_memory(job.resources)],
+        "volumes": [shared_memory(job.resources), *writable_volumes()],
     }
     if job.service_account:
         spec["serviceAccountName"] = job.service_account
@@ -49,12 +55,38 @@ def pod_spec(
 
 
 def pod_security() -> Manifest:
-    """Return what keeps a pod from more than it needs. The agent asks the cluster for nothing."""
+    """Return what keeps a pod from more than it needs: with `CONTAINER_SECURITY` a namespace of the
+    level `restricted` admits it. The agent asks the cluster for nothing.
+    """
     return {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "fsGroup": USER,
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
     }
+
+
+def writable_volumes(size: str = "") -> list[Manifest]:
+    """Return the volumes of `WRITABLE`, each of at most that size."""
+    limit = {"sizeLimit": size} if size else {}
+    return [{"name": name, "emptyDir": dict(limit)} for name in WRITABLE]
+
+
+def writable_mounts() -> list[Manifest]:
+    """Return where a container has them."""
+    return [{"name": name, "mountPath": path} for name, path in WRITABLE.items()]
+
+
+def own_variables(given: Collection[str] = ()) -> list[Manifest]:
+    """Return the variables of a user that the image need not know, but for those that are given."""
+    values = {"HOME": HOME, "USER": "spotelastic"}
+    return [{"name": name, "value": values[name]} for name in values if name not in given]
 
 
 def container(job: PodJob, args: Sequence[str]) -> Manifest:
@@ -64,11 +96,11 @@ def container(job: PodJob, args: Sequence[str]) -> Manifest:
         "image": job.image,
         "command": list(COMMAND),
         "args": list(args),
-        "env": [*downward(), *variables(job)],
+        "env": [*own_variables(job.env), *downward(), *variables(job)],
         "ports": ports(job.metrics_port),
         "resources": requested(job.resources),
         "securityContext": CONTAINER_SECURITY,
-        "volumeMounts": [SHARED_MEMORY_MOUNT],
+        "volumeMounts": [SHARED_MEMORY_MOUNT, *writable_mounts()],
     }
     if job.workdir:
         made["workingDir"] = job.workdir

@@ -31,6 +31,8 @@ class KubeJob:
     validated: ValidatedJob
     owner: Manifest | None = None
     """Reference to the object that the cluster belongs to; None: to nobody."""
+    control_image: str = ""
+    """Image of the control pod: spotelastic's own, and none of the job's."""
     mark: bytes = b""
     """What says which ElasticJob the cluster is made for (`elastic_job.MARK`); empty: nothing."""
 

@@ -1,9 +1,11 @@
 """Turns a `PodConfig` into the job that manifests are made of (pure, but for --env-file)."""
 
+import json
 import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from spotelastic import validation
 from spotelastic.client.config import variables
@@ -67,7 +69,41 @@ def pod_job(config: PodConfig, environ: Mapping[str, str]) -> PodJob:
         deadline=0 if left is None else math.ceil(left),
         queue=config.queue or "",
         metrics_port=config.metrics_port or 0,
+        template=pod_template(config.pod_template),
     )
+
+
+def pod_template(given: str | None) -> Mapping[str, Any]:
+    """Return the template that --pod-template gives: JSON, or a file of JSON or YAML.
+
+    Raises `UsageError`.
+    """
+    if not given:
+        return {}
+    is_text = given.lstrip().startswith("{")
+    shown = "--pod-template" if is_text else f"--pod-template {given}"
+    try:
+        text = given if is_text else Path(given).read_text()
+        found = json.loads(text) if text.lstrip().startswith("{") else _yaml(text)
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError(f"{shown}: cannot be read: {error}") from error
+    if not isinstance(found, Mapping):
+        raise UsageError(f"{shown}: expected the mappings metadata and spec")
+    return found
+
+
+def _yaml(text: str) -> Any:
+    try:
+        import yaml
+    except ImportError as error:
+        raise UsageError(
+            "--pod-template: reading YAML needs the extra `kubernetes`: pip install "
+            "'spotelastic[kubernetes]', or give JSON"
+        ) from error
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error
 
 
 def toleration(text: str) -> dict[str, str]:

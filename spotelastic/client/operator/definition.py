@@ -115,6 +115,8 @@ def schema() -> Schema:
 
 def _property(field: ConfigField) -> Schema:
     found: Schema = {"description": described(field)}
+    if field.name == "pod_template":
+        return found | {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     if field.takes_table:
         return found | {"type": "object", "additionalProperties": INT_OR_STRING}
     if field.kind is ValueKind.LIST:

@@ -14,7 +14,7 @@ LEFT_OUT = frozenset(
     {
         # What the resource itself says, or what concerns a command alone.
         *("kube", "context", "namespace", "name", "plan", "yes", "json", "drill", "detach"),
-        *("keep", "fresh", "report", "curve", "env_file"),
+        *("keep", "fresh", "report", "curve", "env_file", "fetch"),
         # What `up --kube` refuses, or what has no effect there.
         *("local", "notify", "max_price", "max_cost", "keep_failed", "placement", "on_demand"),
         *("spot_patience", "build_secret", "environment", "gpu_memory", "disk", "queue"),
@@ -28,6 +28,8 @@ FIXED = frozenset({"storage", "bucket", "resume", "lease"})
 QUANTITIES = frozenset({"cpu", "memory", "shm_size"})
 """Texts that Kubernetes also takes as whole numbers."""
 WORDS: Mapping[str, str] = {
+    "pod_template": "What is merged over the workers' pods, as kubectl patch does: metadata "
+    "(labels and annotations) and spec.",
     "script": "The script: a path in the image, or among the files of codeFrom.",
     "args": "Arguments of the script.",
     "resume": "Continue an earlier run.",

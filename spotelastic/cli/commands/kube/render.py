@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from enum import StrEnum
 from inspect import Parameter, Signature
 from typing import Annotated, Any
@@ -11,15 +12,17 @@ import typer
 from spotelastic.cli.options import script_args
 from spotelastic.cli.options import up as options
 from spotelastic.client.config.job_config import SCRIPT
-from spotelastic.client.kubernetes.pod_config import RENDERED, PodConfig
+from spotelastic.client.config.option import config_fields
+from spotelastic.client.kubernetes.pod_config import PRINTED, RENDERED, PodConfig
+from spotelastic.errors import UsageError
 
 EXAMPLES = """[bold]Examples[/]
 
 spotelastic kube render --image REGISTRY/train:1 --storage s3://bucket/run --max 8 --gpus 8 train.py
 
-spotelastic kube render --min 2 --max 8 | kubectl apply -f -
+spotelastic kube render --min 2 --max 8 --namespace ml > train.yaml
 
-spotelastic kube render --as kubeflow --namespace ml > train.yaml
+spotelastic kube render --as job --min 2 --max 8 | kubectl apply -f -
 
 spotelastic kube render --secret WANDB_API_KEY --node-selector karpenter.sh/capacity-type=spot
 """
@@ -45,12 +48,15 @@ WORDS: Mapping[str, tuple[str, str | None]] = {
 class JobForm(StrEnum):
     """What a job is rendered as."""
 
+    ELASTIC_JOB = "elastic-job"
     JOB = "job"
-    KUBEFLOW = "kubeflow"
 
 
-def render(form: JobForm, runtime: str, json: bool, **given: Any) -> None:
+def render(form: JobForm, json: bool, **given: Any) -> None:
     """Print the manifests of a job, for `kubectl apply`: nothing is asked of a cluster.
+
+    By default it is the ElasticJob that `up --kube` applies, but for the code,
+    which is in the image. With `--as job` they need no operator.
 
     The image has the script, its packages and spotelastic. Flags that are not
     given are read from spotelastic.toml in this folder, those about pods from its
@@ -59,18 +65,32 @@ def render(form: JobForm, runtime: str, json: bool, **given: Any) -> None:
     A secret is named, and never printed: its value is in a Secret of the cluster.
     """
     from spotelastic.cli.render import tables
+    from spotelastic.client.config.job_code import PlacedCode
+    from spotelastic.client.kubernetes.kube_job import kube_job
     from spotelastic.client.kubernetes.pod_job import pod_job
-    from spotelastic.kubernetes.kubeflow import kubeflow_manifests
+    from spotelastic.client.operator import apply
     from spotelastic.kubernetes.manifests import manifests
     from spotelastic.kubernetes.yaml_text import yaml_text
 
-    args = script_args.without_guard(given["args"] or ())
-    job = pod_job(PodConfig(**given | {"args": args}), os.environ)
-    made = kubeflow_manifests(job, runtime) if form is JobForm.KUBEFLOW else manifests(job)
+    config = PodConfig(**given | {"args": script_args.without_guard(given["args"] or ())})
+    job = pod_job(config, os.environ)
+    if form is JobForm.JOB:
+        _check_for_job(config)
+        made = manifests(job)
+    else:
+        asked = replace(config, kube=True, secrets_from=config.secrets_from or job.name)
+        made = [apply.manifest(kube_job(asked, PlacedCode()), {})]
     if json:
         print(tables.to_json({"apiVersion": "v1", "kind": "List", "items": made}))
     else:
         print(yaml_text(made, _heading(job.name, job.secrets)), end="")
+
+
+def _check_for_job(config: PodConfig) -> None:
+    """Raise `UsageError` for what pods without a control pod do not do."""
+    for field in config_fields(PodConfig):
+        if field.name not in RENDERED and getattr(config, field.name) != field.default:
+            raise UsageError(f"--as job: {field.flag} is for an ElasticJob: leave it out")
 
 
 def _heading(name: str, secrets: Any) -> Sequence[str]:
@@ -93,20 +113,16 @@ def _signature() -> Any:
     as_ = Annotated[
         JobForm,
         typer.Option(
-            "--as", metavar="job|kubeflow", help="An Indexed Job, or one for Kubeflow's Trainer."
+            "--as", metavar="elastic-job|job", help="For an operator, or for Kubernetes alone."
         ),
-    ]
-    runtime = Annotated[
-        str, typer.Option(metavar="NAME", help="With --as kubeflow: the ClusterTrainingRuntime.")
     ]
     as_json = Annotated[bool, typer.Option("--json", help="Print JSON in place of YAML.")]
     kind = Parameter.POSITIONAL_OR_KEYWORD
     own = [
-        Parameter("form", kind, default=JobForm.JOB, annotation=as_),
-        Parameter("runtime", kind, default="spotelastic", annotation=runtime),
+        Parameter("form", kind, default=JobForm.ELASTIC_JOB, annotation=as_),
         Parameter("json", kind, default=False, annotation=as_json),
     ]
-    return Signature([*options.parameters(PodConfig, RENDERED, WORDS), *own])
+    return Signature([*options.parameters(PodConfig, PRINTED, WORDS), *own])
 
 
 render.__signature__ = _signature()  # type: ignore[attr-defined]
