@@ -27,6 +27,12 @@ FIXED = frozenset({"storage", "bucket", "resume", "lease"})
 """Fields that are refused once they differ from those of a job that is there."""
 QUANTITIES = frozenset({"cpu", "memory", "shm_size"})
 """Texts that Kubernetes also takes as whole numbers."""
+LEAST: Mapping[str, int] = {
+    **dict.fromkeys(("min", "max", "nproc_per_node", "keep_last"), 1),
+    **dict.fromkeys(("gpus", "keep_every", "max_restarts"), 0),
+    **dict.fromkeys(("stall_timeout", "exit_barrier_timeout"), 0),
+}
+"""The least values of numbers that are checked elsewhere for a command line."""
 WORDS: Mapping[str, str] = {
     "pod_template": "What is merged over the workers' pods, as kubectl patch does: metadata "
     "(labels and annotations) and spec.",

@@ -1,4 +1,4 @@
-"""A namespace without a server: `KubeApi`'s calls on the emulated cluster's objects, in this process.
+"""A namespace without a server: `KubeApi`'s calls on the emulated cluster's objects.
 
 Each call is checked as the API server checks it: by the rules of a Role, by the schemas of custom
 resources, and by what a namespace admits. What a client sends, this takes and answers.
@@ -120,7 +120,12 @@ class StoredApi:
         yield from self._call("GET", kind, "", "", listed)
 
     def log(
-        self, pod: str, tail: int | None = None, *, within: int | None = None, timestamps: bool = False
+        self,
+        pod: str,
+        tail: int | None = None,
+        *,
+        within: int | None = None,
+        timestamps: bool = False,
     ) -> list[str]:
         self._call("GET", "Pod", pod, "log", ObjectStore.get)
         return []

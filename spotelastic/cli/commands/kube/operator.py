@@ -10,7 +10,7 @@ import typer
 
 OPERATOR_EXAMPLES = """[bold]Examples[/]
 
-spotelastic kube operator --render --image REGISTRY/spotelastic:1 --namespace ml | kubectl apply -f -
+spotelastic kube operator --render --image REGISTRY/tools:1 --namespace ml | kubectl apply -f -
 
 spotelastic kube operator --namespace ml --image REGISTRY/spotelastic:1
 """
