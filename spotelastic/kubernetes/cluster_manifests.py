@@ -13,6 +13,7 @@ may make pods, or a manifest has the value of a secret.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from spotelastic.kubernetes import pod_files
@@ -23,7 +24,9 @@ from spotelastic.kubernetes.pods import (
     SHARED_MEMORY_MOUNT,
     ZONE,
     Manifest,
+    deployment,
     downward,
+    granted,
     own_variables,
     pod_security,
     requested,
@@ -64,9 +67,7 @@ def control_plane(its: KubeNames, job: PodJob, image: str, root: Manifest) -> li
     `image` is the control pod's, which is not the job's: nothing that a job brings has its rights.
     """
     return [
-        _account(its, root),
-        _role(its, root),
-        _binding(its, root),
+        *granted(partial(_control, its, root), control_rules(its)),
         _service(its, root),
         *_network_policies(its, job, root),
         _deployment(its, image, root),
@@ -170,7 +171,6 @@ def _volumes(its: KubeNames) -> list[Manifest]:
 
 
 def _deployment(its: KubeNames, image: str, root: Manifest) -> Manifest:
-    labels = its.labels("control-pod")
     where = {"SPOTELASTIC_LOCAL_ADDR": "status.podIP", "SPOTELASTIC_POD": "metadata.name"}
     where["SPOTELASTIC_NAMESPACE"] = "metadata.namespace"
     answers = {"tcpSocket": {"port": "etcd"}, "timeoutSeconds": 5}
@@ -203,19 +203,11 @@ def _deployment(its: KubeNames, image: str, root: Manifest) -> Manifest:
         "containers": [container],
         "volumes": writable_volumes("4Gi"),
     }
-    made = _named(its, its.control, "control", "apps/v1", "Deployment", root)
-    # Recreate: two pods would only wait for each other.
-    made["spec"] = {
-        "replicas": 1,
-        "strategy": {"type": "Recreate"},
-        "selector": {"matchLabels": labels},
-        "template": {"metadata": {"labels": labels}, "spec": pod},
-    }
-    return made
+    return deployment(_control(its, root, "apps/v1", "Deployment"), its.labels("control-pod"), pod)
 
 
 def _service(its: KubeNames, root: Manifest) -> Manifest:
-    made = _named(its, its.control, "control", "v1", "Service", root)
+    made = _control(its, root, "v1", "Service")
     made["spec"] = {
         "clusterIP": "None",
         "selector": its.labels("control-pod"),
@@ -248,16 +240,6 @@ def _network_policies(its: KubeNames, job: PodJob, root: Manifest) -> list[Manif
     return found
 
 
-def _account(its: KubeNames, root: Manifest) -> Manifest:
-    made = _named(its, its.control, "control", "v1", "ServiceAccount", root)
-    return {**made, "automountServiceAccountToken": False}
-
-
-def _role(its: KubeNames, root: Manifest) -> Manifest:
-    made = _named(its, its.control, "control", "rbac.authorization.k8s.io/v1", "Role", root)
-    return {**made, "rules": control_rules(its)}
-
-
 def control_rules(its: KubeNames) -> list[Manifest]:
     """Return the rights of the control pod.
 
@@ -277,17 +259,13 @@ def control_rules(its: KubeNames) -> list[Manifest]:
     ]
 
 
-def _binding(its: KubeNames, root: Manifest) -> Manifest:
-    group = "rbac.authorization.k8s.io"
-    made = _named(its, its.control, "control", f"{group}/v1", "RoleBinding", root)
-    made["roleRef"] = {"apiGroup": group, "kind": "Role", "name": its.control}
-    made["subjects"] = [{"kind": "ServiceAccount", "name": its.control}]
-    return made
-
-
 def _rule(group: str, resource: str, verbs: list[str], names: Sequence[str] = ()) -> Manifest:
     rule: Manifest = {"apiGroups": [group], "resources": [resource], "verbs": verbs}
     return {**rule, "resourceNames": list(names)} if names else rule
+
+
+def _control(its: KubeNames, root: Manifest, version: str, kind: str) -> Manifest:
+    return _named(its, its.control, "control", version, kind, root)
 
 
 def _named(

@@ -12,6 +12,8 @@ from spotelastic.kubernetes.cluster_manifests import control_rules
 from spotelastic.kubernetes.pods import (
     CONTAINER_SECURITY,
     Manifest,
+    deployment,
+    granted,
     own_variables,
     pod_security,
     writable_mounts,
@@ -52,7 +54,7 @@ def operator_manifests(image: str, namespace: str = "") -> list[Manifest]:
 
     `namespace`: the one whose ElasticJobs are looked after; empty: where they are applied.
     """
-    made = [_account(), _role(), _binding(), _network_policy(), _deployment(image)]
+    made = [*granted(_named, operator_rules()), _network_policy(), _deployment(image)]
     if namespace:
         for each in made:
             each["metadata"]["namespace"] = namespace
@@ -110,31 +112,7 @@ def _deployment(image: str) -> Manifest:
         "containers": [container],
         "volumes": writable_volumes("256Mi"),
     }
-    made = _named("apps/v1", "Deployment")
-    # Recreate: two pods would only wait for each other.
-    made["spec"] = {
-        "replicas": 1,
-        "strategy": {"type": "Recreate"},
-        "selector": {"matchLabels": LABELS},
-        "template": {"metadata": {"labels": LABELS}, "spec": pod},
-    }
-    return made
-
-
-def _account() -> Manifest:
-    return {**_named("v1", "ServiceAccount"), "automountServiceAccountToken": False}
-
-
-def _role() -> Manifest:
-    return {**_named("rbac.authorization.k8s.io/v1", "Role"), "rules": operator_rules()}
-
-
-def _binding() -> Manifest:
-    group = "rbac.authorization.k8s.io"
-    made = _named(f"{group}/v1", "RoleBinding")
-    made["roleRef"] = {"apiGroup": group, "kind": "Role", "name": NAME}
-    made["subjects"] = [{"kind": "ServiceAccount", "name": NAME}]
-    return made
+    return deployment(_named("apps/v1", "Deployment"), LABELS, pod)
 
 
 def _network_policy() -> Manifest:

@@ -1,6 +1,6 @@
 """Makes the pod template of a job: one container that runs one node (pure)."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from spotelastic.kubernetes.job_as_pods import PORT, PodJob, PodPlacement, PodResources
@@ -70,6 +70,38 @@ def pod_security() -> Manifest:
             "seccompProfile": {"type": "RuntimeDefault"},
         },
     }
+
+
+def deployment(made: Manifest, labels: Mapping[str, str], pod: Manifest) -> Manifest:
+    """Return a Deployment of one pod, whose type and metadata are given."""
+    # Recreate: two pods would only wait for each other.
+    spec = {
+        "replicas": 1,
+        "strategy": {"type": "Recreate"},
+        "selector": {"matchLabels": dict(labels)},
+        "template": {"metadata": {"labels": dict(labels)}, "spec": pod},
+    }
+    return {**made, "spec": spec}
+
+
+def granted(named: Callable[[str, str], Manifest], rules: Sequence[Manifest]) -> list[Manifest]:
+    """Return a service account, and the Role and RoleBinding of its rights.
+
+    `named` returns an object of an API version and a kind, with its metadata.
+    """
+    group = "rbac.authorization.k8s.io"
+    account = {**named("v1", "ServiceAccount"), "automountServiceAccountToken": False}
+    name = account["metadata"]["name"]
+    role, binding = named(f"{group}/v1", "Role"), named(f"{group}/v1", "RoleBinding")
+    return [
+        account,
+        {**role, "rules": list(rules)},
+        {
+            **binding,
+            "roleRef": {"apiGroup": group, "kind": "Role", "name": name},
+            "subjects": [{"kind": "ServiceAccount", "name": name}],
+        },
+    ]
 
 
 def writable_volumes(size: str = "") -> list[Manifest]:

@@ -19,7 +19,7 @@ from spotelastic.client.kubernetes.kube_job import KubeJob
 from spotelastic.client.progress import Say
 from spotelastic.cloud.bucket import JOB
 from spotelastic.cloud.model import UNATTENDED
-from spotelastic.errors import EnvironmentFailure, Unavailable, UsageError
+from spotelastic.errors import EnvironmentFailure, Unavailable
 from spotelastic.kubernetes import cluster_manifests
 from spotelastic.kubernetes.elastic_job import MARK
 from spotelastic.kubernetes.pods import Manifest
@@ -103,19 +103,3 @@ def _beside(known: JobSpec, wanted: JobSpec) -> JobSpec:
     capacity = keep_deadline(wanted.capacity, known.capacity)
     kept = replace(wanted, born_at=known.born_at, run=known.run, capacity=capacity)
     return released(replace(kept, settings=settings))
-
-
-def check_kept(known: JobSpec, job: KubeJob) -> None:
-    """Raise `UsageError` for what cannot be changed while nodes train."""
-    wanted, lease = job.spec, known.settings.lease
-    fixed: tuple[tuple[str, object, object], ...] = (
-        ("--storage", known.storage, wanted.storage),
-        ("--resume", known.run, wanted.run),
-        ("--lease", lease, lease if job.config.lease is None else job.config.lease),
-    )
-    for flag, before, now in fixed:
-        if before != now:
-            raise UsageError(
-                f"{flag}: the cluster {known.cluster} has {before}: take it down first, or choose "
-                "another name"
-            )

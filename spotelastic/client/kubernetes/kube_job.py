@@ -1,6 +1,5 @@
 """Turns a `PodConfig` into what a cluster on Kubernetes is made of."""
 
-import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -64,13 +63,12 @@ def kube_job(config: PodConfig, folder: Path | CodeSource) -> KubeJob:
     pods = pod_job(
         replace(
             config,
-            name=name,
             # Code that is shipped is unpacked elsewhere.
             workdir=None if found.spec.code else config.workdir,
             secrets_from=config.secrets_from or its.secrets,
             storage=config.storage or _storage_of(config),
         ),
-        os.environ,
+        found,
     )
     now, settings = wall(), found.spec.settings
     workers = config.nproc_per_node or config.gpus or 1

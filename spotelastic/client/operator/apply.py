@@ -18,7 +18,7 @@ from spotelastic.client.kubernetes import bring_up, code_shipping, take_down
 from spotelastic.client.kubernetes.kube_cluster import KubeCluster, put, ship
 from spotelastic.client.kubernetes.kube_job import KubeJob
 from spotelastic.client.kubernetes.pod_job import pod_template
-from spotelastic.client.operator.fields import fields
+from spotelastic.client.operator.fields import FIXED, fields
 from spotelastic.client.operator.resource import CODE_FROM, JobResource
 from spotelastic.client.progress import Say
 from spotelastic.client.targets.kube_target import KubeTarget
@@ -82,9 +82,16 @@ def look(target: KubeTarget, job: KubeJob, confirm: Confirm) -> KubeCluster | No
         )
     if known.objects.has(STOPPING):
         raise UsageError(f"the cluster {known.name} is being taken down")
-    if target.api.get(KIND, known.name) is None:
+    before = target.api.get(KIND, known.name)
+    if before is None:
         raise UsageError(f"the cluster {known.name} belongs to no ElasticJob: {end} first")
-    bring_up.check_kept(known.spec, job)
+    made = manifest(job, {})["spec"]
+    for name in sorted(FIXED):
+        if before["spec"].get(name) != made.get(name):
+            has = before["spec"].get(name, "its default")
+            raise UsageError(
+                f"--{name}: {known.name} has {has}: {end} first, or give another --name"
+            )
     other = confirmation.difference(known.spec, job.spec.script, job.spec.folder)
     if other is not None:
         confirmation.ensure_other(

@@ -55,8 +55,8 @@ RULES = {
     "!has(self.min) || !has(self.max) || self.min <= self.max": "max is less than min",
     "has(self.storage) || has(self.bucket)": "no storage was given",
     **{
-        f"!has(oldSelf.{name}) || (has(self.{name}) && self.{name} == oldSelf.{name})": f"{name} "
-        "cannot be changed: delete the job, and apply it again"
+        f"has(self.{name}) == has(oldSelf.{name}) && (!has(self.{name}) || self.{name} == "
+        f"oldSelf.{name})": f"{name} cannot be changed: delete the job, and apply it again"
         for name in sorted(FIXED)
     },
 }

@@ -65,8 +65,6 @@ def look(api: KubeApi, found: Manifest, image: str) -> LookedAt:
     )
     try:
         job = wanted(its, _files(api, its.code_map), image)
-        if spec is not None and seen.is_ours:
-            bring_up.check_kept(spec, job)
     except Missing as error:
         return LookedAt(_refused(seen, "CodeMissing", error))
     except UsageError as error:

@@ -76,7 +76,7 @@ def _print(image: str, namespace: str, *, as_json: bool) -> None:
     if as_json:
         print(tables.to_json({"apiVersion": "v1", "kind": "List", "items": made}))
     else:
-        print(yaml_text(made, notes={}), end="")
+        print(yaml_text(made), end="")
 
 
 def _run(context: str | None, namespace: str | None, image: str) -> int:

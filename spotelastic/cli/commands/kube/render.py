@@ -1,14 +1,15 @@
 """Defines `spotelastic kube render`, which prints the manifests of a job."""
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from inspect import Parameter, Signature
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from spotelastic import validation
 from spotelastic.cli.options import script_args
 from spotelastic.cli.options import up as options
 from spotelastic.client.config.job_config import SCRIPT
@@ -67,23 +68,23 @@ def render(form: JobForm, json: bool, **given: Any) -> None:
     from spotelastic.cli.render import tables
     from spotelastic.client.config.job_code import PlacedCode
     from spotelastic.client.kubernetes.kube_job import kube_job
-    from spotelastic.client.kubernetes.pod_job import pod_job
     from spotelastic.client.operator import apply
     from spotelastic.kubernetes.manifests import manifests
     from spotelastic.kubernetes.yaml_text import yaml_text
 
     config = PodConfig(**given | {"args": script_args.without_guard(given["args"] or ())})
-    job = pod_job(config, os.environ)
+    name = config.name or validation.default_name(Path(config.script or SCRIPT))
+    asked = replace(config, kube=True, secrets_from=config.secrets_from or name)
+    job = kube_job(asked, PlacedCode())
     if form is JobForm.JOB:
         _check_for_job(config)
-        made = manifests(job)
+        made = manifests(job.pods)
     else:
-        asked = replace(config, kube=True, secrets_from=config.secrets_from or job.name)
-        made = [apply.manifest(kube_job(asked, PlacedCode()), {})]
+        made = [apply.manifest(job, {})]
     if json:
         print(tables.to_json({"apiVersion": "v1", "kind": "List", "items": made}))
     else:
-        print(yaml_text(made, _heading(job.name, job.secrets)), end="")
+        print(yaml_text(made, _heading(job.name, job.pods.secrets)), end="")
 
 
 def _check_for_job(config: PodConfig) -> None:
