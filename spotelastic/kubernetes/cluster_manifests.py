@@ -21,18 +21,13 @@ from spotelastic.kubernetes.job_as_pods import PodJob
 from spotelastic.kubernetes.pod_template import merged
 from spotelastic.kubernetes.pods import (
     CONTAINER_SECURITY,
-    SHARED_MEMORY_MOUNT,
     ZONE,
     Manifest,
     deployment,
-    downward,
     granted,
     own_variables,
+    pod,
     pod_security,
-    requested,
-    scheduling,
-    shared_memory,
-    variables,
     writable_mounts,
     writable_volumes,
 )
@@ -95,38 +90,16 @@ def worker_template(its: KubeNames, job: PodJob, spec: JobSpec) -> Manifest:
         "SPOTELASTIC_SPOT": "1",
         "SPOTELASTIC_SECRETS": ",".join(sorted(spec.secrets)),
     }
-    plain = [{"name": name, "value": value} for name, value in settings.items()]
-    container: Manifest = {
-        "name": "node",
-        "image": job.image,
-        "command": [*BOOT, "pod"],
-        "env": [
-            *own_variables(job.env),
-            *downward(),
-            _field("SPOTELASTIC_POD", "metadata.name"),
-            *plain,
-            *variables(job),
-        ],
-        "resources": requested(job.resources),
-        "securityContext": CONTAINER_SECURITY,
-        "volumeMounts": [SHARED_MEMORY_MOUNT, *writable_mounts(), *_mounts()],
-    }
-    if job.workdir:
-        container["workingDir"] = job.workdir
+    env = [
+        _field("SPOTELASTIC_POD", "metadata.name"),
+        *({"name": name, "value": value} for name, value in settings.items()),
+    ]
+    own: Manifest = {"command": [*BOOT, "pod"]}
     if job.metrics_port:
-        container["ports"] = [{"name": "metrics", "containerPort": job.metrics_port}]
-    placed = scheduling(job, labels)
-    made: Manifest = {
-        "terminationGracePeriodSeconds": job.grace,
-        **pod_security(),
-        **placed,
-        **_zones(job, labels, placed.get("affinity", {})),
-        "tolerations": [*placed["tolerations"], *_soon()],
-        "containers": [container],
-        "volumes": [shared_memory(job.resources), *writable_volumes(), *_volumes(its)],
-    }
-    if job.service_account:
-        made["serviceAccountName"] = job.service_account
+        own["ports"] = [{"name": "metrics", "containerPort": job.metrics_port}]
+    made = pod(job, labels, own, env, _mounted(its))
+    made |= _zones(job, labels, made.get("affinity", {}))
+    made["tolerations"] = [*made["tolerations"], *_soon()]
     return merged({"metadata": {"labels": labels}, "spec": made}, job.template)
 
 
@@ -146,14 +119,8 @@ def _zones(job: PodJob, labels: dict[str, str], affinity: Manifest) -> Manifest:
     return {"topologySpreadConstraints": [], "affinity": {**affinity, "podAffinity": wished}}
 
 
-def _mounts() -> list[Manifest]:
-    return [
-        {"name": name, "mountPath": str(pod_files.FOLDER / name), "readOnly": True}
-        for name in (pod_files.JOB_VOLUME, pod_files.CODE_VOLUME)
-    ]
-
-
-def _volumes(its: KubeNames) -> list[Manifest]:
+def _mounted(its: KubeNames) -> list[tuple[Manifest, Manifest]]:
+    """Return where a worker finds the job and its code, with the volumes that hold them."""
     parts = [
         {
             "configMap": {
@@ -164,9 +131,16 @@ def _volumes(its: KubeNames) -> list[Manifest]:
         }
         for number in range(pod_files.MOST_PARTS)
     ]
+    volumes: Manifest = {
+        pod_files.JOB_VOLUME: {"configMap": {"name": its.object("job.json")}},
+        pod_files.CODE_VOLUME: {"projected": {"sources": parts}},
+    }
     return [
-        {"name": pod_files.JOB_VOLUME, "configMap": {"name": its.object("job.json")}},
-        {"name": pod_files.CODE_VOLUME, "projected": {"sources": parts}},
+        (
+            {"name": name, "mountPath": str(pod_files.FOLDER / name), "readOnly": True},
+            {"name": name, **volume},
+        )
+        for name, volume in volumes.items()
     ]
 
 
@@ -194,7 +168,7 @@ def _deployment(its: KubeNames, image: str, root: Manifest) -> Manifest:
         "securityContext": CONTAINER_SECURITY,
         "volumeMounts": writable_mounts(),
     }
-    pod = {
+    spec = {
         **pod_security(),
         "automountServiceAccountToken": True,
         "serviceAccountName": its.control,
@@ -203,7 +177,7 @@ def _deployment(its: KubeNames, image: str, root: Manifest) -> Manifest:
         "containers": [container],
         "volumes": writable_volumes("4Gi"),
     }
-    return deployment(_control(its, root, "apps/v1", "Deployment"), its.labels("control-pod"), pod)
+    return deployment(_control(its, root, "apps/v1", "Deployment"), its.labels("control-pod"), spec)
 
 
 def _service(its: KubeNames, root: Manifest) -> Manifest:
@@ -275,7 +249,7 @@ def _named(
         "name": name,
         "labels": {"app.kubernetes.io/managed-by": "spotelastic", **its.labels(part)},
     }
-    if root is not None:
+    if root:
         metadata["ownerReferences"] = [owner(root)]
     return {"apiVersion": version, "kind": kind, "metadata": metadata}
 

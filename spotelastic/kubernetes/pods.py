@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from spotelastic.kubernetes.job_as_pods import PORT, PodJob, PodPlacement, PodResources
-from spotelastic.kubernetes.run_command import COMMAND, arguments, literal
+from spotelastic.kubernetes.run_command import literal
 
 Manifest = dict[str, Any]
 """A Kubernetes object, as JSON has it."""
@@ -31,23 +31,39 @@ CONTAINER_SECURITY: Manifest = {
 }
 
 
-def pod_spec(
+def pod(
     job: PodJob,
-    hosts: Sequence[str],
     labels: Mapping[str, str],
+    own: Manifest,
+    env: Sequence[Manifest] = (),
+    mounted: Sequence[tuple[Manifest, Manifest]] = (),
 ) -> Manifest:
-    """Return the specification of a pod.
+    """Return the specification of a pod, whose container's process is the node's agent.
 
-    `hosts` are the names of the pods that run etcd members, `labels` tell the job's pods from
-    others.
+    `labels` tell the job's pods from others, `own` is what the container has besides, and `mounted`
+    are further mounts with their volumes.
     """
+    container: Manifest = {
+        "name": CONTAINER,
+        "image": job.image,
+        **own,
+        "env": [*own_variables(job.env), *downward(), *env, *variables(job)],
+        "resources": requested(job.resources),
+        "securityContext": CONTAINER_SECURITY,
+        "volumeMounts": [SHARED_MEMORY_MOUNT, *writable_mounts(), *(at for at, _ in mounted)],
+    }
+    if job.workdir:
+        container["workingDir"] = job.workdir
     spec: Manifest = {
-        "restartPolicy": "Never",
         "terminationGracePeriodSeconds": job.grace,
         **pod_security(),
         **scheduling(job, labels),
-        "containers": [container(job, arguments(job, hosts))],
-        "volumes": [shared_memory(job.resources), *writable_volumes()],
+        "containers": [container],
+        "volumes": [
+            shared_memory(job.resources),
+            *writable_volumes(),
+            *(volume for _, volume in mounted),
+        ],
     }
     if job.service_account:
         spec["serviceAccountName"] = job.service_account
@@ -119,24 +135,6 @@ def own_variables(given: Collection[str] = ()) -> list[Manifest]:
     """Return the variables of a user that the image need not know, but for those that are given."""
     values = {"HOME": HOME, "USER": "spotelastic"}
     return [{"name": name, "value": values[name]} for name in values if name not in given]
-
-
-def container(job: PodJob, args: Sequence[str]) -> Manifest:
-    """Return the container, whose process is the node's agent."""
-    made: Manifest = {
-        "name": CONTAINER,
-        "image": job.image,
-        "command": list(COMMAND),
-        "args": list(args),
-        "env": [*own_variables(job.env), *downward(), *variables(job)],
-        "ports": ports(job.metrics_port),
-        "resources": requested(job.resources),
-        "securityContext": CONTAINER_SECURITY,
-        "volumeMounts": [SHARED_MEMORY_MOUNT, *writable_mounts()],
-    }
-    if job.workdir:
-        made["workingDir"] = job.workdir
-    return made
 
 
 def downward() -> list[Manifest]:

@@ -30,14 +30,6 @@ from spotelastic.kubernetes.provider.kube_names import KubeNames
 from spotelastic.model.job import JobSpec
 
 
-def objects(job: KubeJob) -> list[Manifest]:
-    """Return what is created but for groups, code and objects that are published."""
-    its = KubeNames(job.name)
-    root = {**cluster_manifests.root(its)}
-    root["metadata"] = {**root["metadata"], "uid": ""}
-    return [root, *cluster_manifests.control_plane(its, job.pods, job.control_image, root)]
-
-
 def create(api: KubeApi, job: KubeJob, say: Say) -> None:
     """Create the cluster. It may be interrupted, and repeated at any point."""
     its, stored = KubeNames(job.name), ConfigMapObjects(api, job.name)

@@ -89,6 +89,7 @@ def kube_job(config: PodConfig, folder: Path | CodeSource) -> KubeJob:
         # The scheduler chooses zones, as the pods' template asks; the controller does not.
         capacity=replace(found.spec.capacity, zones="spread"),
     )
+    cluster_manifests.worker_template(its, pods, spec)  # refuses a template of the user's
     validation.sizes(minimum=config.min, maximum=config.most, per_node=workers)
     return KubeJob(config, released(spec), pods, found)
 

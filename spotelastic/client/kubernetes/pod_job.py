@@ -1,4 +1,4 @@
-"""Turns a `PodConfig` into the job that manifests are made of (pure, but for the file of --pod-template)."""
+"""Turns a `PodConfig` into the job that manifests are made of. --pod-template may name a file."""
 
 import json
 import math

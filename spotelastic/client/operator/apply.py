@@ -50,8 +50,8 @@ def manifest(job: KubeJob, code: Mapping[str, str]) -> Manifest:
     env = {name: text for name, text in spec.env.items() if name != ALLOW_UNCOMMITTED}
     given |= {"script": spec.script, "args": list(spec.args), "env": env}
     given |= {"min": config.min, "max": config.most, "storage": spec.storage, "bucket": None}
-    if spec.secrets:
-        given["secretsFrom"] = config.secrets_from or KubeNames(job.name).secrets
+    secret = config.secrets_from or KubeNames(job.name).secrets
+    given["secretsFrom"] = secret if spec.secrets else None
     if spec.code:
         given |= {CODE_FROM: dict(code), "workdir": None}
     where = {"namespace": config.namespace} if config.namespace else {}
@@ -130,7 +130,10 @@ def _applied(api: KubeApi, job: KubeJob, say: Say) -> KubeCluster:
     its, given = KubeNames(job.name), code_shipping.ship(job.archive, job.spec.storage, say)
     url = pod_files.url_of(given) if given else ""
     made = manifest(job, {"sha256": job.spec.code, **({"url": url} if url else {})})
-    found = _found(api, made)
+    try:
+        found = api.ensure(made)
+    except Missing as error:
+        raise Undefined(KIND) from error
     noted = {
         **(found["metadata"].get("annotations") or {}),
         **made["metadata"].get("annotations", {}),
@@ -147,14 +150,6 @@ def _applied(api: KubeApi, job: KubeJob, say: Say) -> KubeCluster:
             raise EnvironmentFailure(f"{error}: run the same `spotelastic up` again") from error
     say(f"the ElasticJob {job.name} is applied; its operator makes the pods")
     return _awaited(api, job, int(found["metadata"].get("generation", 1)))
-
-
-def _found(api: KubeApi, made: Manifest) -> Manifest:
-    """Return the resource as it is in the namespace, which has it from now on."""
-    try:
-        return api.ensure(made)
-    except Missing as error:
-        raise Undefined(KIND) from error
 
 
 def _awaited(api: KubeApi, job: KubeJob, generation: int) -> KubeCluster:

@@ -40,8 +40,8 @@ CODE_FROM: Schema = {
             "type": "string",
         },
         "sha256": {
-            "description": "SHA-256 of the archive at the URL, in hexadecimal digits; without a URL "
-            "of the one that `up` has shipped in ConfigMaps.",
+            "description": "SHA-256 of the archive at the URL, in hexadecimal digits; without a "
+            "URL of the one that `up` has shipped in ConfigMaps.",
             "type": "string",
             "pattern": "^[0-9a-f]{64}$",
         },

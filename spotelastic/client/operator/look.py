@@ -15,9 +15,9 @@ from spotelastic.client.operator.operator_decision import (
     OperatorDecision,
     ResourceSeen,
     RootState,
-    SpecRefusal,
 )
 from spotelastic.client.operator.resource import JobResource, digest, wanted
+from spotelastic.client.operator.told import SpecRefusal
 from spotelastic.client.progress import Say
 from spotelastic.errors import UsageError
 from spotelastic.kubernetes.elastic_job import KIND, MARK

@@ -12,7 +12,14 @@ from typing import Any, Literal
 
 from spotelastic.client.kubernetes.cluster_mark import ClusterMark
 from spotelastic.client.operator.resource import JobResource
-from spotelastic.client.operator.told import JobEvent, changes, from_cluster, seconds_of, status
+from spotelastic.client.operator.told import (
+    JobEvent,
+    SpecRefusal,
+    changes,
+    from_cluster,
+    seconds_of,
+    status,
+)
 from spotelastic.model.job import ENDED
 from spotelastic.model.progress import Event, Status
 
@@ -31,15 +38,6 @@ class OperatorPolicy:
     """Once a job has ended: it may be restarted."""
     most_events: int = 20
     """Events that are told in one look."""
-
-
-@dataclass(frozen=True, slots=True)
-class SpecRefusal:
-    """Why a specification is not carried out."""
-
-    reason: str
-    """One word."""
-    message: str
 
 
 @dataclass(frozen=True, slots=True)

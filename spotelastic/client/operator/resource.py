@@ -12,7 +12,6 @@ import msgspec
 
 from spotelastic.aws.artifacts.code_archive import Archive
 from spotelastic.client.config.job_code import PlacedCode
-from spotelastic.client.kubernetes.bring_up import objects
 from spotelastic.client.kubernetes.cluster_mark import ClusterMark
 from spotelastic.client.kubernetes.kube_job import KubeJob, kube_job
 from spotelastic.client.kubernetes.pod_config import PodConfig
@@ -118,7 +117,7 @@ def digest(job: KubeJob) -> str:
     parts = (
         msgspec.json.encode(lasting, order="deterministic").decode(),
         cluster_manifests.worker_template(its, job.pods, spec),
-        objects(job),
+        cluster_manifests.control_plane(its, job.pods, job.control_image, {}),
     )
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from spotelastic.client.operator.resource import JobResource
 from spotelastic.kubernetes import elastic_job
@@ -17,14 +17,13 @@ WARNINGS = frozenset({"notice", "loss", "failure", "Refused", "Failed"})
 COMPONENT = "spotelastic-operator"
 
 
-class RefusalTold(Protocol):
+@dataclass(frozen=True, slots=True)
+class SpecRefusal:
     """Why a specification is not carried out."""
 
-    @property
-    def reason(self) -> str: ...
-
-    @property
-    def message(self) -> str: ...
+    reason: str
+    """One word."""
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +87,7 @@ def seconds_of(text: str) -> float:
 def status(
     its: JobResource,
     published: Status | None,
-    refusal: RefusalTold | None,
+    refusal: SpecRefusal | None,
     now: float,
     *,
     is_over: bool,
@@ -149,7 +148,7 @@ def from_cluster(its: JobResource, events: Sequence[Event], most: int) -> tuple[
 
 
 def _conditions(
-    its: JobResource, state: str, message: str, refusal: RefusalTold | None, now: float
+    its: JobResource, state: str, message: str, refusal: SpecRefusal | None, now: float
 ) -> list[dict[str, Any]]:
     word = _word(state)
     accepted = (True, "Valid", "the specification is carried out")

@@ -14,10 +14,10 @@ from spotelastic.client.operator.operator_decision import (
     OperatorDecision,
     OperatorPolicy,
     ResourceSeen,
-    SpecRefusal,
     decide,
 )
 from spotelastic.client.operator.resource import JobResource
+from spotelastic.client.operator.told import SpecRefusal
 from spotelastic.model.progress import Event, NodeStatus, Status
 
 POLICY = OperatorPolicy()

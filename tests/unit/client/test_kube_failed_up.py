@@ -54,7 +54,7 @@ class FailingApi(StoredApi):
 @pytest.fixture
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> KubeJob:
     (tmp_path / "train.py").write_text("print(1)")
-    monkeypatch.setenv("TOKEN", "x")
+    monkeypatch.setenv("TOKEN", "hidden")
     needed: dict[str, Any] = {"kube": True, "image": "r/train:1", "storage": "s3://b/run"}
     return kube_job(PodConfig("train.py", **needed, min=2, secret=("TOKEN",)), tmp_path)
 

@@ -283,6 +283,7 @@ def test_groups_that_are_gone_are_made_again_by_the_operator(
         ({"min": 0}, "spec.min"),
         ({"storage": "s3://b/other"}, "storage cannot be changed"),
         ({"storage": None}, "storage cannot be changed"),
+        ({"lease": 4}, "lease cannot be changed"),
         ({"codeFrom": {"configMap": "c", "url": "s3://b/x"}}, "configMap or url, not both"),
         ({"codeFrom": {"url": "s3://b/x"}}, "url needs sha256"),
         ({"maxRestarts": -1}, "spec.maxRestarts"),
@@ -294,7 +295,7 @@ def test_the_api_server_refuses_what_makes_no_sense(
     api, spec = StoredApi(store), {"image": "i", "storage": "s3://b/run", "min": 2, "max": 3}
     made = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "gpt"}}
     api.create({**made, "spec": spec})
-    api.patch(KIND, "gpt", {"spec": {"max": 5, "lease": 4}})
+    api.patch(KIND, "gpt", {"spec": {"max": 5}})
     with pytest.raises(EnvironmentFailure, match=told):
         api.patch(KIND, "gpt", {"spec": {"max": 3, **change}})
     with pytest.raises(EnvironmentFailure, match="no storage was given"):

@@ -1,6 +1,6 @@
 """Defines `spotelastic kube render`, which prints the manifests of a job."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from enum import StrEnum
 from inspect import Parameter, Signature
@@ -16,6 +16,7 @@ from spotelastic.client.config.job_config import SCRIPT
 from spotelastic.client.config.option import config_fields
 from spotelastic.client.kubernetes.pod_config import PRINTED, RENDERED, PodConfig
 from spotelastic.errors import UsageError
+from spotelastic.kubernetes.job_as_pods import PodJob
 
 EXAMPLES = """[bold]Examples[/]
 
@@ -27,23 +28,6 @@ spotelastic kube render --as job --min 2 --max 8 | kubectl apply -f -
 
 spotelastic kube render --secret WANDB_API_KEY --node-selector karpenter.sh/capacity-type=spot
 """
-
-
-WORDS: Mapping[str, tuple[str, str | None]] = {
-    "script": ("The script, as a path in the image.", SCRIPT),
-    "name": ("Name of the job and of its run.", "from the script"),
-    "min": ("Minimum number of pods.", None),
-    "max": ("Maximum number of pods.", "--min"),
-    "nproc_per_node": ("Workers per pod.", "one per GPU, else one"),
-    "instance_types": ("Instance types that pods may run on, preferred first.", "any"),
-    "gpus": ("GPUs of each pod.", "none"),
-    "zones": ("Spread all pods over the zones (spread), or those with etcd members (pack).", None),
-    "image": ("Container image with the script, its packages and spotelastic.", None),
-    "secret": ("Variable whose value is in a Secret. Can be repeated.", None),
-    "bucket": ("Bucket for checkpoints, in place of --storage.", None),
-    "metrics_port": ("Port at which pods serve metrics for Prometheus.", None),
-}
-"""Words for flags that `up` has, too, where they mean something else for pods."""
 
 
 class JobForm(StrEnum):
@@ -84,7 +68,7 @@ def render(form: JobForm, json: bool, **given: Any) -> None:
     if json:
         print(tables.to_json({"apiVersion": "v1", "kind": "List", "items": made}))
     else:
-        print(yaml_text(made, _heading(job.name, job.pods.secrets)), end="")
+        print(yaml_text(made, _heading(job.pods)), end="")
 
 
 def _check_for_job(config: PodConfig) -> None:
@@ -94,19 +78,18 @@ def _check_for_job(config: PodConfig) -> None:
             raise UsageError(f"--as job: {field.flag} is for an ElasticJob: leave it out")
 
 
-def _heading(name: str, secrets: Any) -> Sequence[str]:
+def _heading(job: PodJob) -> Sequence[str]:
     """Return what has to be there before the manifests are applied."""
-    lines = [
-        f"The job {name}, made by `spotelastic kube render`: apply it with `kubectl apply -f`."
+    made = [
+        f"The job {job.name}, made by `spotelastic kube render`: apply it with `kubectl apply -f`."
     ]
-    by_secret: dict[str, list[str]] = {}
-    for each in secrets.values():
-        by_secret.setdefault(each.secret, []).append(each.key)
-    for secret, keys in sorted(by_secret.items()):
-        values = " ".join(f'--from-literal={key}="${key}"' for key in sorted(keys))
-        lines += ["It reads a Secret, which is made once:"]
-        lines += [f"    kubectl create secret generic {secret} {values}"]
-    return lines
+    keys = [f'--from-literal={name}="${name}"' for name in sorted(job.secrets)]
+    names = {each.secret for each in job.secrets.values()}
+    made += [
+        f"It reads a Secret: kubectl create secret generic {name} {' '.join(keys)}"
+        for name in names
+    ]
+    return made
 
 
 def _signature() -> Any:
@@ -123,7 +106,7 @@ def _signature() -> Any:
         Parameter("form", kind, default=JobForm.ELASTIC_JOB, annotation=as_),
         Parameter("json", kind, default=False, annotation=as_json),
     ]
-    return Signature([*options.parameters(PodConfig, PRINTED, WORDS), *own])
+    return Signature([*options.parameters(PodConfig, PRINTED), *own])
 
 
 render.__signature__ = _signature()  # type: ignore[attr-defined]

@@ -87,11 +87,14 @@ def _check_rules(
     kind: ObjectKind, path: str, schema: Mapping[str, Any], value: Any, before: Any
 ) -> None:
     """Raise `ApiError` for a value that breaks a rule. Values in lists have no rules here."""
-    for each in schema.get("x-kubernetes-validations", ()):
-        if before is None and cel.is_transition(each["rule"]):
-            continue
-        if not cel.holds(each["rule"], value, before):
-            raise invalid(kind.name, f"{path}: Invalid value: {each['message']}")
+    broken = [
+        f"{path}: Invalid value: {each['message']}"
+        for each in schema.get("x-kubernetes-validations", ())
+        if not (before is None and cel.is_transition(each["rule"]))
+        and not cel.holds(each["rule"], value, before)
+    ]
+    if broken:
+        raise invalid(kind.name, ", ".join(broken))
     was = before if isinstance(before, Mapping) else {}
     for name, its in schema.get("properties", {}).items():
         if isinstance(value, Mapping) and name in value:
