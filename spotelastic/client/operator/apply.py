@@ -117,12 +117,14 @@ def carry_out(target: KubeTarget, job: KubeJob, known: KubeCluster | None, say: 
     if before is not None and (before.get("status") or {}).get("state") in ENDED:
         say(f"removing what an earlier {job.name} has left")
         target.down(job.name, say)
+        before = None
     try:
         return _applied(target.api, job, say)
     except (NoNamespace, Undefined):
         raise  # nothing can be there
     except BaseException:
-        _remove(target, job.name, say)
+        if before is None:  # else it was somebody's before
+            _remove(target, job.name, say)
         raise
 
 
@@ -143,7 +145,7 @@ def _applied(api: KubeApi, job: KubeJob, say: Say) -> KubeCluster:
         ship(api, its, given, owner)
     if job.secrets:
         put(api, cluster_manifests.secret(its, job.secrets, owner))
-    if found.get("spec") != made["spec"]:
+    if found.get("spec") != made["spec"] or found["metadata"].get("annotations", {}) != noted:
         try:
             found = api.replace(owner)
         except Conflicting as error:
