@@ -8,13 +8,11 @@ at any point.
 from dataclasses import replace
 
 import msgspec
-from spotelastic_checkpoints.decoders import from_json
 
 from spotelastic.client.config.capacity_policy import keep_deadline
 from spotelastic.client.config.differences import differences
 from spotelastic.client.kubernetes import kube_cluster
-from spotelastic.client.kubernetes.cluster_mark import ClusterMark
-from spotelastic.client.kubernetes.kube_cluster import KubeCluster, put, released, ship
+from spotelastic.client.kubernetes.kube_cluster import put, released, ship
 from spotelastic.client.kubernetes.kube_job import KubeJob
 from spotelastic.client.progress import Say
 from spotelastic.cloud.bucket import JOB
@@ -64,13 +62,6 @@ def _ship(api: KubeApi, its: KubeNames, job: KubeJob, root: Manifest) -> None:
     """Give pods the code. That which `up` has shipped is there already."""
     if job.archive or not job.spec.code:
         ship(api, its, job.archive, root)
-
-
-def is_given(known: KubeCluster, uid: str) -> bool:
-    """Whether a cluster was made for the ElasticJob of that uid, as a whole."""
-    data = known.objects.get(MARK)
-    mark = ClusterMark() if data is None else from_json(data, ClusterMark)
-    return mark.uid == uid and bool(mark.digest)
 
 
 def _put_groups(api: KubeApi, its: KubeNames, job: KubeJob, root: Manifest) -> None:

@@ -66,7 +66,6 @@ def kube_job(config: PodConfig, folder: Path | CodeSource) -> KubeJob:
             # Code that is shipped is unpacked elsewhere.
             workdir=None if found.spec.code else config.workdir,
             secrets_from=config.secrets_from or its.secrets,
-            storage=config.storage or _storage_of(config),
         ),
         found,
     )
@@ -92,10 +91,3 @@ def kube_job(config: PodConfig, folder: Path | CodeSource) -> KubeJob:
     cluster_manifests.worker_template(its, pods, spec)  # refuses a template of the user's
     validation.sizes(minimum=config.min, maximum=config.most, per_node=workers)
     return KubeJob(config, released(spec), pods, found)
-
-
-def _storage_of(config: PodConfig) -> str | None:
-    """Return the storage of the run that is continued, if it is in the bucket."""
-    if config.resume and config.bucket:
-        return f"s3://{config.bucket}/{config.resume}/checkpoints"
-    return None

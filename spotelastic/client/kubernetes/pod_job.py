@@ -46,7 +46,7 @@ def pod_job(config: PodConfig, found: ValidatedJob) -> PodJob:
         image=config.image or "",
         command=(spec.script, *spec.args),
         settings=spec.settings,
-        storage=_storage(config, name),
+        storage=_storage(config, config.resume or name),
         flags=("--allow-uncommitted",) if config.allow_uncommitted else (),
         workers=str(config.nproc_per_node or ""),
         env={variable: value for variable, value in spec.env.items() if variable not in own},
@@ -99,14 +99,14 @@ def toleration(text: str) -> dict[str, str]:
     return made | ({"effect": effect} if effect else {})
 
 
-def _storage(config: PodConfig, name: str) -> str:
+def _storage(config: PodConfig, run: str) -> str:
     if config.storage:
         return config.storage
     if not config.bucket:
         raise UsageError(
             "no storage was given: name one that all pods reach, e.g. --storage s3://BUCKET/RUN"
         )
-    return f"s3://{config.bucket}/{name}/checkpoints"
+    return f"s3://{config.bucket}/{run}/checkpoints"
 
 
 def _resources(config: PodConfig) -> PodResources:

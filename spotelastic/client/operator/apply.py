@@ -7,6 +7,7 @@ makes the rest. An interrupted `up` can be repeated at any point.
 
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +15,8 @@ from spotelastic.client import confirmation
 from spotelastic.client.config.differences import differences
 from spotelastic.client.config.option import ConfigField
 from spotelastic.client.confirmation import Confirm
-from spotelastic.client.kubernetes import bring_up, code_shipping, take_down
+from spotelastic.client.kubernetes import code_shipping, take_down
+from spotelastic.client.kubernetes.cluster_mark import ClusterMark
 from spotelastic.client.kubernetes.kube_cluster import KubeCluster, put, ship
 from spotelastic.client.kubernetes.kube_job import KubeJob
 from spotelastic.client.kubernetes.pod_job import pod_template
@@ -36,6 +38,7 @@ KIND = elastic_job.KIND
 ANSWERS_WITHIN = 60.0
 """Seconds within which an operator looks at a new ElasticJob."""
 MADE_WITHIN = 300.0
+TRIES = 10
 LOOK = 0.5
 
 
@@ -132,26 +135,33 @@ def _applied(api: KubeApi, job: KubeJob, say: Say) -> KubeCluster:
     its, given = KubeNames(job.name), code_shipping.ship(job.archive, job.spec.storage, say)
     url = pod_files.url_of(given) if given else ""
     made = manifest(job, {"sha256": job.spec.code, **({"url": url} if url else {})})
-    try:
-        found = api.ensure(made)
-    except Missing as error:
-        raise Undefined(KIND) from error
-    noted = {
-        **(found["metadata"].get("annotations") or {}),
-        **made["metadata"].get("annotations", {}),
-    }
-    owner = {**made, "metadata": {**found["metadata"], "annotations": noted}}
+    owner = {**made, "metadata": _written(api, made, overwrite=False)["metadata"]}
     if given and not url:
         ship(api, its, given, owner)
     if job.secrets:
         put(api, cluster_manifests.secret(its, job.secrets, owner))
-    if found.get("spec") != made["spec"] or found["metadata"].get("annotations", {}) != noted:
-        try:
-            found = api.replace(owner)
-        except Conflicting as error:
-            raise EnvironmentFailure(f"{error}: run the same `spotelastic up` again") from error
+    found = _written(api, made)
     say(f"the ElasticJob {job.name} is applied; its operator makes the pods")
     return _awaited(api, job, int(found["metadata"].get("generation", 1)))
+
+
+def _written(api: KubeApi, made: Manifest, *, overwrite: bool = True) -> Manifest:
+    """Create the resource, or give the one that is there the same content; its operator may write
+    its status at the same time.
+    """
+    for _ in range(TRIES):
+        try:
+            found = api.ensure(made)
+        except Missing as error:
+            raise Undefined(KIND) from error
+        its = found["metadata"]
+        noted = {**(its.get("annotations") or {}), **made["metadata"].get("annotations", {})}
+        is_same = found.get("spec") == made["spec"] and (its.get("annotations") or {}) == noted
+        if is_same or not overwrite:
+            return found
+        with suppress(Conflicting):
+            return api.replace({**made, "metadata": {**its, "annotations": noted}})
+    raise Unavailable(f"the ElasticJob {made['metadata']['name']} keeps changing: try again")
 
 
 def _awaited(api: KubeApi, job: KubeJob, generation: int) -> KubeCluster:
@@ -170,8 +180,9 @@ def _awaited(api: KubeApi, job: KubeJob, generation: int) -> KubeCluster:
         if is_seen and seen["status"] != "True":
             raise UsageError(f"{job.name} is refused ({seen['reason']}): {seen['message']}")
         known = KubeCluster.of(api, job.name)
-        is_given = known is not None and bring_up.is_given(known, its.uid)
-        if is_seen and is_given and not tuple(differences(known.spec, wanted)):
+        mark = None if known is None else ClusterMark.of(known.objects)
+        is_given = mark is not None and mark.uid == its.uid and mark.digest
+        if is_seen and known and is_given and not tuple(differences(known.spec, wanted)):
             return known
         if not is_seen and steady() > begun + ANSWERS_WITHIN:
             raise Unavailable(

@@ -4,8 +4,6 @@ import base64
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from spotelastic_checkpoints.decoders import from_json
-
 from spotelastic.client.config.differences import differences
 from spotelastic.client.kubernetes import bring_up, take_down
 from spotelastic.client.kubernetes.cluster_mark import ClusterMark
@@ -46,7 +44,7 @@ def look(api: KubeApi, found: Manifest, image: str) -> LookedAt:
     """Look at a resource and its cluster, whose control pod runs `image`."""
     its = JobResource.read(found)
     stored = ConfigMapObjects(api, its.name)
-    root, mark = _root(api, its), _mark(stored)
+    root, mark = _root(api, its), ClusterMark.of(stored)
     if its.is_deleted:
         left = take_down.left(api, its.name, MADE)
         return LookedAt(ResourceSeen(its, root=root, mark=mark, anything_left=left))
@@ -132,11 +130,6 @@ def _root(api: KubeApi, its: JobResource) -> RootState:
     if its.uid not in owners:
         return "other"
     return "ending" if pod_reading.is_ending(found) else "ours"
-
-
-def _mark(stored: ConfigMapObjects) -> ClusterMark | None:
-    data = stored.get(MARK)
-    return None if data is None else from_json(data, ClusterMark)
 
 
 def _files(api: KubeApi, name: str) -> Mapping[str, bytes]:
