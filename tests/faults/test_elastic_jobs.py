@@ -49,7 +49,7 @@ def test_a_job_is_applied_scaled_by_editing_and_deleted_whoever_dies(applied: Ap
     (accepted,) = (each for each in refused["conditions"] if each["type"] == "Accepted")
     assert "spec.toleration" in accepted["message"], accepted
     assert conditions(refused) == {"Running": "Running"}
-    applied.edit("gpt", toleration=None)
+    applied.edit("gpt", toleration=["spot"])
     applied.training("gpt", 2, after["step"])
     told = applied.events("gpt")
     assert {"Accepted", "Running", "Refused", "Round"} <= set(told)

@@ -18,6 +18,7 @@ from spotelastic.kubernetes.elastic_job import KIND
 from spotelastic.kubernetes.pods import Manifest
 from spotelastic.kubernetes.provider.api_client import KubeApi
 from spotelastic.kubernetes.provider.call_errors import NoNamespace, Undefined
+from spotelastic.kubernetes.provider.kube_names import KubeNames
 
 PLACE = KubePlace("west", "ml")
 
@@ -86,7 +87,9 @@ def test_what_was_created_is_deleted(job: KubeJob) -> None:
     said = said_by(api, job, EnvironmentFailure)
     assert "creating train failed: deleting what was created" in said
     assert "train is gone" in said
-    assert api.get(KIND, "train") is None and not api.found("ConfigMap", {})
+    assert api.get(KIND, "train") is None and not api.found(
+        "ConfigMap", KubeNames("train").labels()
+    )
 
 
 def test_what_is_left_is_told_with_the_command_that_finds_it(job: KubeJob) -> None:
