@@ -162,7 +162,7 @@ def _deployment(its: KubeNames, image: str, root: Manifest) -> Manifest:
             "limits": {"cpu": "2", "memory": "2Gi"},
         },
         "ports": [{"name": "etcd", "containerPort": CLIENT_PORT}],
-        # A pod that waits for the Lease has no etcd yet, and is not ended for that.
+        # Patient: a pod that waits for the Lease has no etcd yet.
         "readinessProbe": {**answers, "periodSeconds": 5},
         "livenessProbe": {**answers, "periodSeconds": 20, "failureThreshold": 30},
         "securityContext": CONTAINER_SECURITY,

@@ -1,5 +1,6 @@
-"""The Helm chart installs what `kube operator --render` prints. After a change of that, write it anew:
-`cd tests && PYTHONPATH=. ../.venv/bin/python -m unit.kubernetes.test_helm_chart`."""
+"""The Helm chart installs what `kube operator --render` prints. After a change of that, write it
+anew: `cd tests && PYTHONPATH=. ../.venv/bin/python -m unit.kubernetes.test_helm_chart`.
+"""
 
 import json
 import re
