@@ -35,7 +35,8 @@ def holding(spec: JobSpec, run: Callable[[], int], pace: TenancyPace = PACE) -> 
     because this one was cut off for long, this process gets SIGTERM.
     """
     group = f"{spec.cluster} {spec.born_at!r}"
-    mine = tenant_here(spec.run, f"{spec.cluster}: {spec.script}", group=group, meets=spec.etcd)
+    # Not by the name of its etcd, which is the same in another namespace.
+    mine = tenant_here(spec.run, f"{spec.cluster}: {spec.script}", group=group)
     tenancy = Tenancy(lambda: open_storage(spec.storage), mine, displaced=_leave, pace=pace)
     code = None
     try:

@@ -96,7 +96,7 @@ def test_an_elastic_job_and_json(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("args", "told"),
     [
-        (("--storage", "s3://b/r"), "--image: name a container image"),
+        (("--storage", "s3://b/r"), "name the container image"),
         (("--image", "i"), "no storage was given"),
         (("--as", "job", "--image", "i"), "no storage was given"),
         ((*SHORT, "--linger", "soon"), "--linger"),

@@ -28,7 +28,7 @@ KIND = custom.kinds_of(definition())[0]
 def resource(**given: Any) -> JobResource:
     values: dict[str, Any] = {
         "name": "gpt", "uid": UID, "generation": 1, "is_deleted": False, "is_held": True,
-        "spec": {"image": "x"}, "status": {},
+        "spec": {"image": "x", "storage": "s3://b/r"}, "status": {},
     }  # fmt: skip
     return JobResource(**values | given)
 

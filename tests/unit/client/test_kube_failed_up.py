@@ -24,7 +24,7 @@ PLACE = KubePlace("west", "ml")
 
 
 class FailingApi(StoredApi):
-    """A namespace in which the Secret cannot be created, nor anything deleted."""
+    """A namespace in which the Secret cannot be created, nor the ElasticJob deleted."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class FailingApi(StoredApi):
         return super().create(manifest)
 
     def delete(self, kind: str, name: str, grace: int | None = None) -> None:
-        if self._delete is not None:
+        if self._delete is not None and kind == KIND:
             raise self._delete
         super().delete(kind, name, grace)
 
