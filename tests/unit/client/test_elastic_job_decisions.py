@@ -101,7 +101,7 @@ def test_what_must_never_happen_is_never_decided(it: ResourceSeen) -> None:
     if step == "let go":
         assert not (it.is_ours and it.anything_left), "something is left"
     assert 0 < decision.look_again <= POLICY.rest_every
-    manifest = {"spec": {"image": "x"}, "status": dict(decision.status)}
+    manifest = {"spec": dict(it.resource.spec), "status": dict(decision.status)}
     assert custom.fitted(KIND, definition(), manifest) == manifest, "the schema knows all of it"
 
 
