@@ -89,7 +89,7 @@ def _deployment(image: str) -> Manifest:
             *own_variables(),
             {"name": "SPOTELASTIC_ALIVE", "value": ALIVE},
             # Of the control pods, too: no job chooses what has their rights.
-            {"name": "SPOTELASTIC_CONTROL_IMAGE", "value": image},
+            {"name": "SPOTELASTIC_OPERATOR_IMAGE", "value": image},
             {"name": "SPOTELASTIC_POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
         ],
         "resources": {

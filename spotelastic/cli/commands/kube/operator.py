@@ -36,7 +36,7 @@ def operator(
     image: Annotated[
         str | None,
         typer.Option(
-            envvar="SPOTELASTIC_CONTROL_IMAGE",
+            envvar="SPOTELASTIC_OPERATOR_IMAGE",
             help="Image of spotelastic with its extra kubernetes: of control pods, and with "
             "--render of the operator.",
         ),
