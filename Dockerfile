@@ -31,13 +31,15 @@ RUN tar -xzf /tmp/etcd-v${ETCD}-linux-amd64.tar.gz -C /usr/local/bin --no-same-o
 
 # A control node attaches and formats its member's disk and sets its routes, as root:
 #   docker run --privileged --network host spotelastic-control
+# On Kubernetes the operator and the control pods run it, with the user 10001 and no privileges.
 FROM base AS control
 RUN apt-get update \
  && apt-get install -y --no-install-recommends e2fsprogs iproute2 \
  && rm -rf /var/lib/apt/lists/*
 COPY --from=etcd /usr/local/bin/etcd /usr/local/bin/etcdutl /usr/local/bin/
 RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels \
-    pip install --no-deps -r /wheels/packages.txt && pip install --no-deps /wheels/*.whl
+    pip install --no-deps -r /wheels/packages.txt \
+ && pip install -c /wheels/constraints.txt "$(echo /wheels/*.whl)[kubernetes]"
 ENTRYPOINT ["spotelastic"]
 CMD ["boot"]
 

@@ -43,6 +43,7 @@ def agent() -> int:
     from spotelastic.agent.agent_loop import run
     from spotelastic.agent.config import AgentConfig, HealthChecks
     from spotelastic.agent.workers.output import WholeLines
+    from spotelastic.bootstrap.storage_tenant import holding
     from spotelastic.redaction import redactor
 
     node = os.environ[POD]
@@ -77,7 +78,7 @@ def agent() -> int:
             line=WholeLines(lambda rank, _local_rank, text: _print(rank, blot(text))),
             metrics=(address, spec.metrics_port) if spec.metrics_port else None,
         )
-        return run(config).code
+        return holding(spec, lambda: run(config).code)
     # A pod may have found the job just before it was changed.
     except SpotelasticError as error:
         logger.error(str(error))

@@ -30,7 +30,7 @@ from spotelastic.cli.options import up as options
 from spotelastic.cli.options.help_pages import PagedCommand
 from spotelastic.cli.options.placed import former, placed
 from spotelastic.client.config import config_file
-from spotelastic.client.kubernetes.pod_config import RENDERED, PodConfig
+from spotelastic.client.kubernetes.pod_config import PRINTED, PodConfig
 
 app = typer.Typer(
     name="spotelastic",
@@ -59,7 +59,7 @@ def _root(
         context.default_map = {"up": options.as_typed(configured, PodConfig)}
     if context.invoked_subcommand == "kube":
         configured = config_file.defaults(Path.cwd(), os.environ, PodConfig)
-        rendered = {name: value for name, value in configured.items() if name in RENDERED}
+        rendered = {name: value for name, value in configured.items() if name in PRINTED}
         context.default_map = {"kube": {"render": options.as_typed(rendered, PodConfig)}}
 
 

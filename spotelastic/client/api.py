@@ -8,9 +8,9 @@ from spotelastic.client.cluster import Cluster
 from spotelastic.client.config.job_config import JobConfig
 from spotelastic.client.config.validated_job import check
 from spotelastic.client.confirmation import Confirm, agreed, nobody_asked
-from spotelastic.client.kubernetes import bring_up as pods
 from spotelastic.client.kubernetes.kube_job import kube_job
 from spotelastic.client.kubernetes.pod_config import PodConfig
+from spotelastic.client.operator import apply as pods
 from spotelastic.client.progress import FirstStepTimer, OnUpdate, ignored, saying, training
 from spotelastic.client.published import GONE_FOR, by_urgency
 from spotelastic.client.targets import find as targets

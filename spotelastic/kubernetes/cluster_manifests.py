@@ -1,32 +1,35 @@
 """Makes the objects of a cluster that `up --kube` creates (pure).
 
     ConfigMap NAME-cluster     owns all others: deleted, it takes them along
-    Deployment NAME-control    the control pod: etcd and the controller
+    Deployment NAME-control    the control pod: etcd and the controller, of spotelastic's own image
     Service NAME-control       its name
     ServiceAccount, Role and RoleBinding NAME-control
                                what the controller may do, in this namespace alone
     NetworkPolicies            only the cluster's pods reach each other
-    ConfigMap NAME.workers.json   the template of the workers' pods, of which the controller makes
-                               ReplicaSets
+    Job and ReplicaSets        the groups of workers (`provider/pod_groups.py`)
 
-Must never happen: a worker's pod has a token of the cluster, or a manifest the value of a secret.
+Must never happen: a worker's pod has a token of the cluster that nobody asked for, the control pod
+may make pods, or a manifest has the value of a secret.
 """
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from spotelastic.kubernetes import pod_files
 from spotelastic.kubernetes.job_as_pods import PodJob
+from spotelastic.kubernetes.pod_template import merged
 from spotelastic.kubernetes.pods import (
     CONTAINER_SECURITY,
-    SHARED_MEMORY_MOUNT,
     ZONE,
     Manifest,
-    downward,
+    deployment,
+    granted,
+    own_variables,
+    pod,
     pod_security,
-    requested,
-    scheduling,
-    shared_memory,
-    variables,
+    writable_mounts,
+    writable_volumes,
 )
 from spotelastic.kubernetes.provider.kube_names import KubeNames
 from spotelastic.kubernetes.provider.pod_groups import owner
@@ -53,15 +56,16 @@ def root(its: KubeNames, belongs_to: Manifest | None = None) -> Manifest:
     return made
 
 
-def control_plane(its: KubeNames, job: PodJob, root: Manifest) -> list[Manifest]:
-    """Return the objects of the control pod, in the order in which they are to be created."""
+def control_plane(its: KubeNames, job: PodJob, image: str, root: Manifest) -> list[Manifest]:
+    """Return the objects of the control pod, in the order in which they are to be created.
+
+    `image` is the control pod's, which is not the job's: nothing that a job brings has its rights.
+    """
     return [
-        _account(its, root),
-        _role(its, root),
-        _binding(its, root),
+        *granted(partial(_control, its, root), control_rules(its)),
         _service(its, root),
         *_network_policies(its, job, root),
-        _deployment(its, job, root),
+        _deployment(its, image, root),
     ]
 
 
@@ -86,33 +90,17 @@ def worker_template(its: KubeNames, job: PodJob, spec: JobSpec) -> Manifest:
         "SPOTELASTIC_SPOT": "1",
         "SPOTELASTIC_SECRETS": ",".join(sorted(spec.secrets)),
     }
-    plain = [{"name": name, "value": value} for name, value in settings.items()]
-    container: Manifest = {
-        "name": "node",
-        "image": job.image,
-        "command": [*BOOT, "pod"],
-        "env": [*downward(), _field("SPOTELASTIC_POD", "metadata.name"), *plain, *variables(job)],
-        "resources": requested(job.resources),
-        "securityContext": CONTAINER_SECURITY,
-        "volumeMounts": [SHARED_MEMORY_MOUNT, *_mounts()],
-    }
-    if job.workdir:
-        container["workingDir"] = job.workdir
+    env = [
+        _field("SPOTELASTIC_POD", "metadata.name"),
+        *({"name": name, "value": value} for name, value in settings.items()),
+    ]
+    own: Manifest = {"command": [*BOOT, "pod"]}
     if job.metrics_port:
-        container["ports"] = [{"name": "metrics", "containerPort": job.metrics_port}]
-    placed = scheduling(job, labels)
-    made: Manifest = {
-        "terminationGracePeriodSeconds": job.grace,
-        **pod_security(),
-        **placed,
-        **_zones(job, labels, placed.get("affinity", {})),
-        "tolerations": [*placed["tolerations"], *_soon()],
-        "containers": [container],
-        "volumes": [shared_memory(job.resources), *_volumes(its)],
-    }
-    if job.service_account:
-        made["serviceAccountName"] = job.service_account
-    return {"metadata": {"labels": labels}, "spec": made}
+        own["ports"] = [{"name": "metrics", "containerPort": job.metrics_port}]
+    made = pod(job, labels, own, env, _mounted(its))
+    made |= _zones(job, labels, made.get("affinity", {}))
+    made["tolerations"] = [*made["tolerations"], *_soon()]
+    return merged({"metadata": {"labels": labels}, "spec": made}, job.template)
 
 
 def _zones(job: PodJob, labels: dict[str, str], affinity: Manifest) -> Manifest:
@@ -131,14 +119,8 @@ def _zones(job: PodJob, labels: dict[str, str], affinity: Manifest) -> Manifest:
     return {"topologySpreadConstraints": [], "affinity": {**affinity, "podAffinity": wished}}
 
 
-def _mounts() -> list[Manifest]:
-    return [
-        {"name": name, "mountPath": str(pod_files.FOLDER / name), "readOnly": True}
-        for name in (pod_files.JOB_VOLUME, pod_files.CODE_VOLUME)
-    ]
-
-
-def _volumes(its: KubeNames) -> list[Manifest]:
+def _mounted(its: KubeNames) -> list[tuple[Manifest, Manifest]]:
+    """Return where a worker finds the job and its code, with the volumes that hold them."""
     parts = [
         {
             "configMap": {
@@ -149,49 +131,57 @@ def _volumes(its: KubeNames) -> list[Manifest]:
         }
         for number in range(pod_files.MOST_PARTS)
     ]
+    volumes: Manifest = {
+        pod_files.JOB_VOLUME: {"configMap": {"name": its.object("job.json")}},
+        pod_files.CODE_VOLUME: {"projected": {"sources": parts}},
+    }
     return [
-        {"name": pod_files.JOB_VOLUME, "configMap": {"name": its.object("job.json")}},
-        {"name": pod_files.CODE_VOLUME, "projected": {"sources": parts}},
+        (
+            {"name": name, "mountPath": str(pod_files.FOLDER / name), "readOnly": True},
+            {"name": name, **volume},
+        )
+        for name, volume in volumes.items()
     ]
 
 
-def _deployment(its: KubeNames, job: PodJob, root: Manifest) -> Manifest:
-    labels = its.labels("control-pod")
+def _deployment(its: KubeNames, image: str, root: Manifest) -> Manifest:
     where = {"SPOTELASTIC_LOCAL_ADDR": "status.podIP", "SPOTELASTIC_POD": "metadata.name"}
     where["SPOTELASTIC_NAMESPACE"] = "metadata.namespace"
+    answers = {"tcpSocket": {"port": "etcd"}, "timeoutSeconds": 5}
     container = {
         "name": "control",
-        "image": job.image,
+        "image": image,
         "command": [*BOOT, "kube"],
         "env": [
+            *own_variables(),
             {"name": "SPOTELASTIC_CLUSTER", "value": its.cluster},
             *(_field(name, path) for name, path in where.items()),
         ],
-        "resources": {"requests": {"cpu": "250m", "memory": "512Mi"}},
+        "resources": {
+            "requests": {"cpu": "250m", "memory": "512Mi"},
+            "limits": {"cpu": "2", "memory": "2Gi"},
+        },
         "ports": [{"name": "etcd", "containerPort": CLIENT_PORT}],
+        # Patient: a pod that waits for the Lease has no etcd yet.
+        "readinessProbe": {**answers, "periodSeconds": 5},
+        "livenessProbe": {**answers, "periodSeconds": 20, "failureThreshold": 30},
         "securityContext": CONTAINER_SECURITY,
+        "volumeMounts": writable_mounts(),
     }
-    pod = {
+    spec = {
         **pod_security(),
         "automountServiceAccountToken": True,
         "serviceAccountName": its.control,
         "terminationGracePeriodSeconds": LEAVES_WITHIN,
         "tolerations": _soon(),
         "containers": [container],
+        "volumes": writable_volumes("4Gi"),
     }
-    made = _named(its, its.control, "control", "apps/v1", "Deployment", root)
-    # Recreate: two pods would only wait for each other.
-    made["spec"] = {
-        "replicas": 1,
-        "strategy": {"type": "Recreate"},
-        "selector": {"matchLabels": labels},
-        "template": {"metadata": {"labels": labels}, "spec": pod},
-    }
-    return made
+    return deployment(_control(its, root, "apps/v1", "Deployment"), its.labels("control-pod"), spec)
 
 
 def _service(its: KubeNames, root: Manifest) -> Manifest:
-    made = _named(its, its.control, "control", "v1", "Service", root)
+    made = _control(its, root, "v1", "Service")
     made["spec"] = {
         "clusterIP": "None",
         "selector": its.labels("control-pod"),
@@ -204,13 +194,15 @@ def _service(its: KubeNames, root: Manifest) -> Manifest:
 def _network_policies(its: KubeNames, job: PodJob, root: Manifest) -> list[Manifest]:
     """Return the policies by which nothing but the cluster's own pods reaches them.
 
-    Neither etcd nor the workers' stores have a password. Metrics may be read from elsewhere.
+    Neither etcd nor the workers' stores have a password. Metrics may be read from elsewhere. What
+    pods reach is not limited: where the storage and the API server are is not known here.
     """
     workers = {"podSelector": {"matchLabels": its.labels("worker")}}
     own = {"podSelector": {"matchLabels": its.labels("control-pod")}}
     metrics = [{"ports": [{"port": job.metrics_port}]}] if job.metrics_port else []
+    etcd = {"port": CLIENT_PORT}
     reaches: tuple[tuple[str, str, list[Manifest]], ...] = (
-        (its.control, "control-pod", [{"from": [workers, own]}, *metrics]),
+        (its.control, "control-pod", [{"from": [workers, own], "ports": [etcd]}, *metrics]),
         (its.spot, "worker", [{"from": [workers]}, *metrics]),
     )
     found = []
@@ -222,38 +214,32 @@ def _network_policies(its: KubeNames, job: PodJob, root: Manifest) -> list[Manif
     return found
 
 
-def _account(its: KubeNames, root: Manifest) -> Manifest:
-    made = _named(its, its.control, "control", "v1", "ServiceAccount", root)
-    return {**made, "automountServiceAccountToken": False}
+def control_rules(its: KubeNames) -> list[Manifest]:
+    """Return the rights of the control pod.
 
-
-def _role(its: KubeNames, root: Manifest) -> Manifest:
-    made = _named(its, its.control, "control", "rbac.authorization.k8s.io/v1", "Role", root)
-    return {**made, "rules": control_rules()}
-
-
-def control_rules() -> list[Manifest]:
-    """Return the rights of the control pod."""
+    It makes no pods: groups are there before it, and it changes their sizes alone. Kubernetes names
+    pods, and objects have many names: of these it can do what it does with any in its namespace.
+    """
+    groups = [its.spot, its.on_demand]
     return [
         _rule("", "configmaps", ["get", "list", "create", "update", "patch", "delete"]),
         _rule("", "pods", ["get", "list", "patch", "delete"]),
         _rule("", "pods/log", ["get"]),
-        _rule("apps", "replicasets", ["get", "list", "create", "patch"]),
-        _rule("batch", "jobs", ["get", "create", "patch"]),
-        _rule("coordination.k8s.io", "leases", ["get", "create", "update"]),
+        _rule("apps", "replicasets", ["get"], groups),
+        _rule("apps", "replicasets/scale", ["patch"], groups),
+        _rule("batch", "jobs", ["get", "patch"], [its.switch]),
+        _rule("coordination.k8s.io", "leases", ["create"]),
+        _rule("coordination.k8s.io", "leases", ["get", "update"], [its.control]),
     ]
 
 
-def _binding(its: KubeNames, root: Manifest) -> Manifest:
-    group = "rbac.authorization.k8s.io"
-    made = _named(its, its.control, "control", f"{group}/v1", "RoleBinding", root)
-    made["roleRef"] = {"apiGroup": group, "kind": "Role", "name": its.control}
-    made["subjects"] = [{"kind": "ServiceAccount", "name": its.control}]
-    return made
+def _rule(group: str, resource: str, verbs: list[str], names: Sequence[str] = ()) -> Manifest:
+    rule: Manifest = {"apiGroups": [group], "resources": [resource], "verbs": verbs}
+    return {**rule, "resourceNames": list(names)} if names else rule
 
 
-def _rule(group: str, resource: str, verbs: list[str]) -> Manifest:
-    return {"apiGroups": [group], "resources": [resource], "verbs": verbs}
+def _control(its: KubeNames, root: Manifest, version: str, kind: str) -> Manifest:
+    return _named(its, its.control, "control", version, kind, root)
 
 
 def _named(
@@ -263,7 +249,7 @@ def _named(
         "name": name,
         "labels": {"app.kubernetes.io/managed-by": "spotelastic", **its.labels(part)},
     }
-    if root is not None:
+    if root:
         metadata["ownerReferences"] = [owner(root)]
     return {"apiVersion": version, "kind": kind, "metadata": metadata}
 

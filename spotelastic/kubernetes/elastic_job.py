@@ -11,6 +11,8 @@ KIND, LIST_KIND = "ElasticJob", "ElasticJobList"
 PLURAL, SINGULAR, SHORT = "elasticjobs", "elasticjob", "ej"
 NAME = f"{PLURAL}.{GROUP}"
 """Of the CustomResourceDefinition."""
+FOLDER = "spotelastic/folder"
+"""Annotation with the folder that `up` has shipped."""
 FINALIZER = f"{GROUP}/cluster"
 """Holds a deleted ElasticJob until nothing is left of its cluster."""
 CONDITIONS = ("Accepted", "Running", "Succeeded", "Failed")

@@ -6,6 +6,7 @@ A wrong value is a `UsageError` that names the flag.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from spotelastic.errors import UsageError
 from spotelastic.model.job import Settings
@@ -131,6 +132,8 @@ class PodJob:
     """Seconds after which the job is ended, finished or not; 0: none."""
     queue: str = ""
     """Queue of Kueue's that admits the job; empty: none."""
+    template: Mapping[str, Any] = field(default_factory=dict)
+    """What is merged over the pods' template (`pod_template.py`)."""
     metrics_port: int = 0
 
     def __post_init__(self) -> None:

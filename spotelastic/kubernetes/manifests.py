@@ -12,7 +12,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from spotelastic.kubernetes.job_as_pods import PORT, PodJob
-from spotelastic.kubernetes.pods import Manifest, hosts_only, pod_spec
+from spotelastic.kubernetes.pod_template import merged
+from spotelastic.kubernetes.pods import Manifest, hosts_only, pod, ports
+from spotelastic.kubernetes.run_command import COMMAND, arguments
 
 JOB_NAME = "batch.kubernetes.io/job-name"
 """Label that Kubernetes gives the pods of a Job."""
@@ -48,11 +50,17 @@ def indexed_job(job: PodJob) -> Manifest:
         "metadata": {"labels": labels(job)},
         "spec": {
             "subdomain": job.name,
-            **pod_spec(job, host_names(job), {JOB_NAME: job.name}),
+            "restartPolicy": "Never",
+            **pod(job, {JOB_NAME: job.name}, _container(job)),
         },
     }
-    spec = {**job_policies(job), "template": template}
+    spec = {**job_policies(job), "template": merged(template, job.template)}
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
+
+
+def _container(job: PodJob) -> Manifest:
+    args = arguments(job, host_names(job))
+    return {"command": list(COMMAND), "args": args, "ports": ports(job.metrics_port)}
 
 
 def job_policies(job: PodJob) -> Manifest:
@@ -63,21 +71,14 @@ def job_policies(job: PodJob) -> Manifest:
         "parallelism": high,
         "completions": high,
         "maxFailedIndexes": high - low,
-        **end_policies(),
-    }
-    if job.deadline:
-        policies["activeDeadlineSeconds"] = job.deadline
-    return policies
-
-
-def end_policies() -> Manifest:
-    """Return what the end of a pod means to any Job."""
-    return {
         "successPolicy": {"rules": [{"succeededCount": 1}]},
         "backoffLimitPerIndex": RETRIES,
         "podReplacementPolicy": "Failed",
         "podFailurePolicy": {"rules": _failure_rules()},
     }
+    if job.deadline:
+        policies["activeDeadlineSeconds"] = job.deadline
+    return policies
 
 
 def _failure_rules() -> list[Manifest]:

@@ -1,7 +1,7 @@
 """Makes the objects that run the operator of one namespace (pure).
 
 Must never happen: the operator may do more than it needs. It has a Role in one namespace, and none
-in the cluster; its container is not root, writes nothing outside of one volume, and is not reached
+in the cluster; its container is not root, writes nothing outside of its volumes, and is not reached
 by anybody. Kubernetes lets it make a cluster's Role only if it has all rights of that itself.
 """
 
@@ -9,14 +9,24 @@ from typing import Any
 
 from spotelastic.kubernetes import elastic_job
 from spotelastic.kubernetes.cluster_manifests import control_rules
-from spotelastic.kubernetes.pods import CONTAINER_SECURITY, Manifest, pod_security
+from spotelastic.kubernetes.pods import (
+    CONTAINER_SECURITY,
+    Manifest,
+    deployment,
+    granted,
+    own_variables,
+    pod_security,
+    writable_mounts,
+    writable_volumes,
+)
+from spotelastic.kubernetes.provider.kube_names import KubeNames
 
 NAME = "spotelastic-operator"
 LABELS = {"app.kubernetes.io/name": NAME, "app.kubernetes.io/managed-by": "spotelastic"}
-FILES = "/var/spotelastic"
-"""The only folder that the operator writes to."""
-USER = 65532
-"""Of the container: it is nobody's on the machine."""
+ALIVE = "/var/spotelastic/alive"
+"""The file that the operator writes while it looks after its resources."""
+DEAD_AFTER = 180
+"""Seconds without that after which the pod is started again."""
 LEAVES_WITHIN = 30
 
 _MAKES = ["create", "delete", "list", "patch"]
@@ -29,8 +39,8 @@ OWN: tuple[tuple[str, str, list[str]], ...] = (
     ("", "services", _MAKES),
     ("", "serviceaccounts", _MAKES),
     ("apps", "deployments", ["get", *_MAKES]),
-    ("apps", "replicasets", ["delete", "get", "list", "update"]),
-    ("batch", "jobs", ["delete", "list"]),
+    ("apps", "replicasets", ["create", "delete", "get", "list", "update"]),
+    ("batch", "jobs", ["create", "delete", "get", "list"]),
     ("coordination.k8s.io", "leases", ["create", "delete", "get", "list", "update"]),
     ("networking.k8s.io", "networkpolicies", _MAKES),
     ("rbac.authorization.k8s.io", "roles", _MAKES),
@@ -44,7 +54,7 @@ def operator_manifests(image: str, namespace: str = "") -> list[Manifest]:
 
     `namespace`: the one whose ElasticJobs are looked after; empty: where they are applied.
     """
-    made = [_account(), _role(), _binding(), _network_policy(), _deployment(image)]
+    made = [*granted(_named, operator_rules()), _network_policy(), _deployment(image)]
     if namespace:
         for each in made:
             each["metadata"]["namespace"] = namespace
@@ -53,11 +63,14 @@ def operator_manifests(image: str, namespace: str = "") -> list[Manifest]:
 
 
 def operator_rules() -> list[Manifest]:
-    """Return the operator's rights: its own, and those that it hands on to control pods."""
+    """Return the operator's rights: its own, and those that it hands on to control pods.
+
+    The names of their objects are not known before, so that its own rights name none.
+    """
     verbs: dict[tuple[str, str], set[str]] = {}
     for group, resource, own in OWN:
         verbs.setdefault((group, resource), set()).update(own)
-    for rule in control_rules():
+    for rule in control_rules(KubeNames("any")):
         (group,), (resource,) = rule["apiGroups"], rule["resources"]
         verbs.setdefault((group, resource), set()).update(rule["verbs"])
     return [
@@ -67,64 +80,39 @@ def operator_rules() -> list[Manifest]:
 
 
 def _deployment(image: str) -> Manifest:
-    files = {"name": "files", "mountPath": FILES}
+    age = f"$(($(date +%s) - $(stat -c %Y {ALIVE})))"
     container = {
         "name": "operator",
         "image": image,
         "command": ["spotelastic", "kube", "operator"],
         "env": [
-            {"name": "HOME", "value": FILES},
-            {"name": "TMPDIR", "value": FILES},
+            *own_variables(),
+            {"name": "SPOTELASTIC_ALIVE", "value": ALIVE},
+            # Of the control pods, too: no job chooses what has their rights.
+            {"name": "SPOTELASTIC_OPERATOR_IMAGE", "value": image},
             {"name": "SPOTELASTIC_POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
         ],
         "resources": {
             "requests": {"cpu": "50m", "memory": "128Mi"},
-            "limits": {"memory": "512Mi"},
+            "limits": {"cpu": "1", "memory": "512Mi"},
         },
-        "securityContext": {**CONTAINER_SECURITY, "readOnlyRootFilesystem": True},
-        "volumeMounts": [files],
+        "livenessProbe": {
+            "exec": {"command": ["sh", "-c", f"test {age} -lt {DEAD_AFTER}"]},
+            "initialDelaySeconds": DEAD_AFTER,
+            "periodSeconds": 60,
+        },
+        "securityContext": CONTAINER_SECURITY,
+        "volumeMounts": writable_mounts(),
     }
-    security = pod_security()
     pod = {
-        **security,
+        **pod_security(),
         "automountServiceAccountToken": True,
-        "securityContext": {
-            **security["securityContext"],
-            "runAsNonRoot": True,
-            "runAsUser": USER,
-            "runAsGroup": USER,
-            "fsGroup": USER,
-        },
         "serviceAccountName": NAME,
         "terminationGracePeriodSeconds": LEAVES_WITHIN,
         "containers": [container],
-        "volumes": [{"name": "files", "emptyDir": {"sizeLimit": "256Mi"}}],
+        "volumes": writable_volumes("256Mi"),
     }
-    made = _named("apps/v1", "Deployment")
-    # Recreate: two pods would only wait for each other.
-    made["spec"] = {
-        "replicas": 1,
-        "strategy": {"type": "Recreate"},
-        "selector": {"matchLabels": LABELS},
-        "template": {"metadata": {"labels": LABELS}, "spec": pod},
-    }
-    return made
-
-
-def _account() -> Manifest:
-    return {**_named("v1", "ServiceAccount"), "automountServiceAccountToken": False}
-
-
-def _role() -> Manifest:
-    return {**_named("rbac.authorization.k8s.io/v1", "Role"), "rules": operator_rules()}
-
-
-def _binding() -> Manifest:
-    group = "rbac.authorization.k8s.io"
-    made = _named(f"{group}/v1", "RoleBinding")
-    made["roleRef"] = {"apiGroup": group, "kind": "Role", "name": NAME}
-    made["subjects"] = [{"kind": "ServiceAccount", "name": NAME}]
-    return made
+    return deployment(_named("apps/v1", "Deployment"), LABELS, pod)
 
 
 def _network_policy() -> Manifest:

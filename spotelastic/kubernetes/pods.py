@@ -1,10 +1,10 @@
 """Makes the pod template of a job: one container that runs one node (pure)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from spotelastic.kubernetes.job_as_pods import PORT, PodJob, PodPlacement, PodResources
-from spotelastic.kubernetes.run_command import COMMAND, arguments, literal
+from spotelastic.kubernetes.run_command import literal
 
 Manifest = dict[str, Any]
 """A Kubernetes object, as JSON has it."""
@@ -19,29 +19,51 @@ SHARED_MEMORY = "shared-memory"
 """Name of the volume at /dev/shm."""
 SHARED_MEMORY_MOUNT = {"name": SHARED_MEMORY, "mountPath": "/dev/shm"}
 GPU_TOLERATION = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
+USER = 10001
+"""User and group of every container: that of the project's own images, and nobody on a machine."""
+HOME = "/var/spotelastic"
+WRITABLE = {"files": HOME, "tmp": "/tmp"}
+"""Volumes for what a container writes, by their names: the rest of its files is read-only."""
 CONTAINER_SECURITY: Manifest = {
     "allowPrivilegeEscalation": False,
     "capabilities": {"drop": ["ALL"]},
+    "readOnlyRootFilesystem": True,
 }
 
 
-def pod_spec(
+def pod(
     job: PodJob,
-    hosts: Sequence[str],
     labels: Mapping[str, str],
+    own: Manifest,
+    env: Sequence[Manifest] = (),
+    mounted: Sequence[tuple[Manifest, Manifest]] = (),
 ) -> Manifest:
-    """Return the specification of a pod.
+    """Return the specification of a pod, whose container's process is the node's agent.
 
-    `hosts` are the names of the pods that run etcd members, `labels` tell the job's pods from
-    others.
+    `labels` tell the job's pods from others, `own` is what the container has besides, and `mounted`
+    are further mounts with their volumes.
     """
+    container: Manifest = {
+        "name": CONTAINER,
+        "image": job.image,
+        **own,
+        "env": [*own_variables(job.env), *downward(), *env, *variables(job)],
+        "resources": requested(job.resources),
+        "securityContext": CONTAINER_SECURITY,
+        "volumeMounts": [SHARED_MEMORY_MOUNT, *writable_mounts(), *(at for at, _ in mounted)],
+    }
+    if job.workdir:
+        container["workingDir"] = job.workdir
     spec: Manifest = {
-        "restartPolicy": "Never",
         "terminationGracePeriodSeconds": job.grace,
         **pod_security(),
         **scheduling(job, labels),
-        "containers": [container(job, arguments(job, hosts))],
-        "volumes": [shared_memory(job.resources)],
+        "containers": [container],
+        "volumes": [
+            shared_memory(job.resources),
+            *writable_volumes(),
+            *(volume for _, volume in mounted),
+        ],
     }
     if job.service_account:
         spec["serviceAccountName"] = job.service_account
@@ -49,30 +71,70 @@ def pod_spec(
 
 
 def pod_security() -> Manifest:
-    """Return what keeps a pod from more than it needs. The agent asks the cluster for nothing."""
+    """Return what keeps a pod from more than it needs: with `CONTAINER_SECURITY` a namespace of the
+    level `restricted` admits it. The agent asks the cluster for nothing.
+    """
     return {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "fsGroup": USER,
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
     }
 
 
-def container(job: PodJob, args: Sequence[str]) -> Manifest:
-    """Return the container, whose process is the node's agent."""
-    made: Manifest = {
-        "name": CONTAINER,
-        "image": job.image,
-        "command": list(COMMAND),
-        "args": list(args),
-        "env": [*downward(), *variables(job)],
-        "ports": ports(job.metrics_port),
-        "resources": requested(job.resources),
-        "securityContext": CONTAINER_SECURITY,
-        "volumeMounts": [SHARED_MEMORY_MOUNT],
+def deployment(made: Manifest, labels: Mapping[str, str], pod: Manifest) -> Manifest:
+    """Return a Deployment of one pod, whose type and metadata are given."""
+    # Recreate: two pods would only wait for each other.
+    spec = {
+        "replicas": 1,
+        "strategy": {"type": "Recreate"},
+        "selector": {"matchLabels": dict(labels)},
+        "template": {"metadata": {"labels": dict(labels)}, "spec": pod},
     }
-    if job.workdir:
-        made["workingDir"] = job.workdir
-    return made
+    return {**made, "spec": spec}
+
+
+def granted(named: Callable[[str, str], Manifest], rules: Sequence[Manifest]) -> list[Manifest]:
+    """Return a service account, and the Role and RoleBinding of its rights.
+
+    `named` returns an object of an API version and a kind, with its metadata.
+    """
+    group = "rbac.authorization.k8s.io"
+    account = {**named("v1", "ServiceAccount"), "automountServiceAccountToken": False}
+    name = account["metadata"]["name"]
+    role, binding = named(f"{group}/v1", "Role"), named(f"{group}/v1", "RoleBinding")
+    return [
+        account,
+        {**role, "rules": list(rules)},
+        {
+            **binding,
+            "roleRef": {"apiGroup": group, "kind": "Role", "name": name},
+            "subjects": [{"kind": "ServiceAccount", "name": name}],
+        },
+    ]
+
+
+def writable_volumes(size: str = "") -> list[Manifest]:
+    """Return the volumes of `WRITABLE`, each of at most that size."""
+    limit = {"sizeLimit": size} if size else {}
+    return [{"name": name, "emptyDir": dict(limit)} for name in WRITABLE]
+
+
+def writable_mounts() -> list[Manifest]:
+    """Return where a container has them."""
+    return [{"name": name, "mountPath": path} for name, path in WRITABLE.items()]
+
+
+def own_variables(given: Collection[str] = ()) -> list[Manifest]:
+    """Return the variables of a user that the image need not know, but for those that are given."""
+    values = {"HOME": HOME, "USER": "spotelastic"}
+    return [{"name": name, "value": values[name]} for name in values if name not in given]
 
 
 def downward() -> list[Manifest]:

@@ -8,9 +8,11 @@ from support.kubernetes.elastic_jobs import SCRIPT, Applied, conditions
 from support.kubernetes.kube_client import emulated
 from support.processes.patience import eventually
 
+from spotelastic.errors import EnvironmentFailure
 from spotelastic.kubernetes import operator_manifests
 from spotelastic.kubernetes.cluster_manifests import control_rules
 from spotelastic.kubernetes.elastic_job import KIND
+from spotelastic.kubernetes.provider.kube_names import KubeNames
 
 pytestmark = [pytest.mark.faults, pytest.mark.soak, pytest.mark.timeout(900)]
 
@@ -38,14 +40,16 @@ def test_a_job_is_applied_scaled_by_editing_and_deleted_whoever_dies(applied: Ap
     applied.kill_operator()
     applied.edit("gpt", max=3)
     after = applied.training("gpt", 3, before["step"])
-    applied.edit("gpt", storage=applied.storage + "-other", max=2)
+    with pytest.raises(EnvironmentFailure, match="storage cannot be changed"):
+        applied.edit("gpt", storage=applied.storage + "-other", max=2)
+    applied.edit("gpt", toleration=["a b"], max=2)
     refused = applied.until(
-        "gpt", lambda it: "Accepted" not in conditions(it), "a refusal of another storage"
+        "gpt", lambda it: "Accepted" not in conditions(it), "a refusal of a toleration"
     )
     (accepted,) = (each for each in refused["conditions"] if each["type"] == "Accepted")
-    assert "spec.storage" in accepted["message"], accepted
+    assert "spec.toleration" in accepted["message"], accepted
     assert conditions(refused) == {"Running": "Running"}
-    applied.edit("gpt", storage=applied.storage)
+    applied.edit("gpt", toleration=["spot"])
     applied.training("gpt", 2, after["step"])
     told = applied.events("gpt")
     assert {"Accepted", "Running", "Refused", "Round"} <= set(told)
@@ -111,7 +115,7 @@ def _check_rights(applied: Applied) -> None:
     assert {each for each in own - used if each[0] != "delete"} == set()
     granted = {
         (verb, rule["apiGroups"][0], rule["resources"][0])
-        for rule in control_rules()
+        for rule in control_rules(KubeNames("gpt"))
         for verb in rule["verbs"]
     }
     assert applied.used("gpt-control") <= granted

@@ -203,7 +203,7 @@ def test_a_program_brings_a_cluster_up_and_finds_it(
     )  # fmt: skip
     told: list[str] = []
     with client.up(config, on_update=lambda update: told.append(str(update))) as cluster:
-        assert any("ReplicaSet" in line for line in told)
+        assert any("the ElasticJob train is applied" in line for line in told)
         assert cluster.status().state == "running"
         assert [each.name for each in client.clusters(kube=True)] == [NAME]
         found = client.find(kube=True, namespace=story.api.namespace)

@@ -9,9 +9,10 @@ import pytest
 from spotelastic_checkpoints.storage.open import open_storage
 
 from spotelastic.bootstrap import kube_worker
-from spotelastic.client.kubernetes import bring_up, code_shipping
+from spotelastic.client.kubernetes import code_shipping
 from spotelastic.client.kubernetes.kube_job import KubeJob, kube_job
 from spotelastic.client.kubernetes.pod_config import PodConfig
+from spotelastic.client.operator import apply
 from spotelastic.errors import EnvironmentFailure, UsageError
 from spotelastic.kubernetes import pod_files
 
@@ -80,7 +81,7 @@ def test_code_in_the_storage_is_no_checkpoint(folder: Path, bucket: str) -> None
 def test_a_large_folder_needs_an_object_store(folder: Path) -> None:
     made = job(large(folder), storage="/mnt/shared/gpt")
     for refused in (
-        lambda: bring_up.look(None, made, lambda _: True),  # type: ignore[arg-type]
+        lambda: apply.look(None, made, lambda _: True),  # type: ignore[arg-type]
         lambda: code_shipping.ship(made.archive, made.spec.storage, lambda _: None),
     ):
         with pytest.raises(UsageError, match=r"5\.0 MiB compressed.*--bucket or --storage s3://"):

@@ -39,12 +39,29 @@ def story(tmp_path: Path) -> Iterator[KubeStory]:
         pytest.skip(f"no cluster: {error}")
     name = f"spotelastic-test-{uuid.uuid4().hex[:8]}"
     with Client() as client:
-        client.create(Namespace(metadata=ObjectMeta(name=name)))
+        level = {"pod-security.kubernetes.io/enforce": "restricted"}
+        client.create(Namespace(metadata=ObjectMeta(name=name, labels=level)))
         try:
             api, storage = kube_api.connect(namespace=name), f"{STORAGE.rstrip('/')}/{name}"
-            yield KubeStory.of(api, tmp_path, dict(os.environ), IMAGE, storage)
+            story = KubeStory.of(api, tmp_path, dict(os.environ), IMAGE, storage)
+            _install_operator(story)
+            yield story
         finally:
             client.delete(Namespace, name)
+
+
+def _install_operator(story: KubeStory) -> None:
+    place = story.api.namespace
+    told = story.run(
+        *("kube", "operator", "--render", "--json", "--image", IMAGE, "--namespace", place)
+    )
+    with Client() as kube:
+        for each in json.loads(told)["items"]:
+            try:
+                kube.create(from_dict(each))
+            except ApiError as error:
+                # The definition is the whole cluster's, and stays.
+                assert error.status.code == 409 and each["kind"] == "CustomResourceDefinition"
 
 
 def test_a_job_with_the_rights_and_limits_of_its_pods(story: KubeStory) -> None:
@@ -62,17 +79,6 @@ def test_a_job_with_the_rights_and_limits_of_its_pods(story: KubeStory) -> None:
 
 
 def test_an_elastic_job_with_the_rights_of_its_operator(story: KubeStory) -> None:
-    place = story.api.namespace
-    told = story.run(
-        *("kube", "operator", "--render", "--json", "--image", IMAGE, "--namespace", place)
-    )
-    with Client() as kube:
-        for each in json.loads(told)["items"]:
-            try:
-                kube.create(from_dict(each))
-            except ApiError as error:
-                # The definition is the whole cluster's, and stays.
-                assert error.status.code == 409 and each["kind"] == "CustomResourceDefinition"
     story.api.create(
         {
             "apiVersion": "v1",

@@ -7,9 +7,8 @@ import msgspec
 
 from spotelastic.client.kubernetes import code_shipping
 from spotelastic.client.kubernetes.pod_output import PodOutput
-from spotelastic.client.progress import Say
 from spotelastic.errors import EnvironmentFailure
-from spotelastic.kubernetes import cluster_manifests, pod_files
+from spotelastic.kubernetes import cluster_manifests, elastic_job, pod_files
 from spotelastic.kubernetes.pods import Manifest
 from spotelastic.kubernetes.provider import pod_reading, queues
 from spotelastic.kubernetes.provider.api_client import KubeApi
@@ -26,6 +25,12 @@ class KubeCluster:
 
     api: KubeApi
     spec: JobSpec
+
+    @classmethod
+    def of(cls, api: KubeApi, name: str) -> "KubeCluster | None":
+        """Return the cluster of that name, or what is left of it; None: there is nothing."""
+        spec = ConfigMapObjects(api, name).job()
+        return None if spec is None else cls(api, spec)
 
     @property
     def name(self) -> str:
@@ -47,24 +52,42 @@ class KubeCluster:
         return root(self.api, self.name) is not None
 
     def send(self, command: Command) -> None:
-        """Send a command to its controller."""
+        """Send a command to its controller. Its ElasticJob is given the same sizes before."""
         if not self.is_there():
             raise EnvironmentFailure(f"{self.name} accepts no commands: it is gone")
+        sizes = {"min": command.min_nodes, "max": command.max_nodes}
+        self._ask_for({name: size for name, size in sizes.items() if size is not None})
         queues.send(self.api, self.name, msgspec.json.encode(command))
 
-    def change(
-        self,
-        how: Callable[[JobSpec], JobSpec],
-        archive: bytes = b"",
-        say: Say = lambda _: None,
-    ) -> JobSpec:
-        """Change the stored description of the job; `archive` is its code, if that is new."""
+    def change(self, how: Callable[[JobSpec], JobSpec], archive: bytes = b"") -> JobSpec:
+        """Change the stored description of the job, and its ElasticJob; `archive` is its code, if
+        that is new.
+        """
+        after = how(self.spec)
+        within = after.capacity.within
+        asked: Manifest = {}
+        if within != self.spec.capacity.within:
+            asked["deadline"] = None if within is None else f"{within:g}s"
         if archive:
-            owner = root(self.api, self.name)
-            if owner is None:
-                raise EnvironmentFailure(f"{self.name} is gone")
-            ship(self.api, self.spec, archive, owner, say)
+            asked["codeFrom"] = self._shipped(after, archive)
+        self._ask_for(asked, after.folder)
         return self.objects.change_job(lambda spec: released(how(spec)))
+
+    def _shipped(self, after: JobSpec, archive: bytes) -> Manifest:
+        """Ship code, and return where it comes from, as an ElasticJob says it."""
+        owner = root(self.api, self.name)
+        if owner is None:
+            raise EnvironmentFailure(f"{self.name} is gone")
+        given = code_shipping.ship(archive, self.spec.storage, lambda _: None)
+        ship(self.api, KubeNames(self.name), given, owner)
+        url = pod_files.url_of(given) or None
+        return {"sha256": after.code, "url": url, "configMap": None}
+
+    def _ask_for(self, asked: Manifest, folder: str = "") -> None:
+        """Change the ElasticJob, which would else undo what is changed of its job."""
+        if asked and self.api.get(elastic_job.KIND, self.name) is not None:
+            noted = {"metadata": {"annotations": {elastic_job.FOLDER: folder}}} if folder else {}
+            self.api.patch(elastic_job.KIND, self.name, {"spec": asked, **noted})
 
 
 def released(spec: JobSpec) -> JobSpec:
@@ -78,18 +101,13 @@ def root(api: KubeApi, name: str) -> Manifest | None:
     return None if found is None or pod_reading.is_ending(found) else found
 
 
-def ship(api: KubeApi, spec: JobSpec, archive: bytes, owner: Manifest, say: Say) -> None:
-    """Store the code, for pods that start from now on.
-
-    Raises `UsageError` if it is too large, and `EnvironmentFailure` if the storage does not take
-    it.
-    """
-    its = KubeNames(spec.cluster)
-    parts = pod_files.parts(code_shipping.ship(archive, spec.storage, say))
+def ship(api: KubeApi, its: KubeNames, archive: bytes, owner: Manifest) -> None:
+    """Store the code, or what stands in its place, for pods that start from now on."""
+    parts = pod_files.parts(archive)
     for number, part in enumerate(parts):
         put(api, cluster_manifests.code(its, number, part, owner))
     for number in range(len(parts), pod_files.MOST_PARTS):
-        api.delete("ConfigMap", pod_files.part_name(spec.cluster, number))
+        api.delete("ConfigMap", pod_files.part_name(its.cluster, number))
 
 
 def put(api: KubeApi, manifest: Manifest) -> None:

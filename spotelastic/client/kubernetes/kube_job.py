@@ -1,6 +1,5 @@
 """Turns a `PodConfig` into what a cluster on Kubernetes is made of."""
 
-import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -31,6 +30,8 @@ class KubeJob:
     validated: ValidatedJob
     owner: Manifest | None = None
     """Reference to the object that the cluster belongs to; None: to nobody."""
+    control_image: str = ""
+    """Image of the control pod: spotelastic's own, and none of the job's."""
     mark: bytes = b""
     """What says which ElasticJob the cluster is made for (`elastic_job.MARK`); empty: nothing."""
 
@@ -62,13 +63,11 @@ def kube_job(config: PodConfig, folder: Path | CodeSource) -> KubeJob:
     pods = pod_job(
         replace(
             config,
-            name=name,
             # Code that is shipped is unpacked elsewhere.
             workdir=None if found.spec.code else config.workdir,
             secrets_from=config.secrets_from or its.secrets,
-            storage=config.storage or _storage_of(config),
         ),
-        os.environ,
+        found,
     )
     now, settings = wall(), found.spec.settings
     workers = config.nproc_per_node or config.gpus or 1
@@ -89,12 +88,6 @@ def kube_job(config: PodConfig, folder: Path | CodeSource) -> KubeJob:
         # The scheduler chooses zones, as the pods' template asks; the controller does not.
         capacity=replace(found.spec.capacity, zones="spread"),
     )
+    cluster_manifests.worker_template(its, pods, spec)  # refuses a template of the user's
     validation.sizes(minimum=config.min, maximum=config.most, per_node=workers)
     return KubeJob(config, released(spec), pods, found)
-
-
-def _storage_of(config: PodConfig) -> str | None:
-    """Return the storage of the run that is continued, if it is in the bucket."""
-    if config.resume and config.bucket:
-        return f"s3://{config.bucket}/{config.resume}/checkpoints"
-    return None

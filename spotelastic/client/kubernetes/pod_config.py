@@ -15,13 +15,17 @@ RENDERED = frozenset(
         *PodOptions.__dataclass_fields__,
     }
 ) - {"kube", "context"}
-"""Fields that a manifest depends on; all others are of a cluster that `up` makes."""
+"""Fields that the manifests of a job without an operator depend on."""
+PRINTED = RENDERED | frozenset(
+    {"resume", "lease", "linger", "setup", "allow_uncommitted", "replace_slow"}
+)
+"""Fields that an ElasticJob or those manifests depend on; all others are of a command."""
 
 
 @dataclass(frozen=True)
 class PodConfig(PodOptions, JobConfig):
     """A job whose nodes may be pods: with `kube=True` they are.
 
-    The fields are the flags of `up`, with underscores; those of `RENDERED` are of `spotelastic kube
+    The fields are the flags of `up`, with underscores; those of `PRINTED` are of `spotelastic kube
     render` as well. Raises `UsageError` for a value that its flag would not take either.
     """

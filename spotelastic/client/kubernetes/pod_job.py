@@ -1,16 +1,17 @@
-"""Turns a `PodConfig` into the job that manifests are made of (pure, but for --env-file)."""
+"""Turns a `PodConfig` into the job that manifests are made of. --pod-template may name a file."""
 
+import json
 import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from spotelastic import validation
-from spotelastic.client.config import variables
 from spotelastic.client.config.capacity_policy import seconds_left
-from spotelastic.client.config.job_config import SCRIPT
+from spotelastic.client.config.validated_job import ValidatedJob
 from spotelastic.client.kubernetes.pod_config import PodConfig
 from spotelastic.errors import UsageError
+from spotelastic.kubernetes import yaml_text
 from spotelastic.kubernetes.job_as_pods import (
     PodJob,
     PodPlacement,
@@ -18,7 +19,7 @@ from spotelastic.kubernetes.job_as_pods import (
     SecretKey,
 )
 from spotelastic.model.in_place import FIRST
-from spotelastic.model.job import Settings
+from spotelastic.model.job import ALLOW_UNCOMMITTED
 
 _TAINT = re.compile(
     r"(?P<key>[A-Za-z0-9./_-]+)(?:=(?P<value>[A-Za-z0-9._-]*))?"
@@ -26,33 +27,29 @@ _TAINT = re.compile(
 )
 
 
-def pod_job(config: PodConfig, environ: Mapping[str, str]) -> PodJob:
-    """Return the job. The script is one of the image: it need not be here.
+def pod_job(config: PodConfig, found: ValidatedJob) -> PodJob:
+    """Return the job that was found to be valid. Values of --secret are not looked for.
 
-    `environ` has the values of variables that --env only names. Values of --secret are not looked
-    for. Raises `UsageError`.
+    Raises `UsageError`.
     """
-    validation.sizes(minimum=config.min, maximum=config.most, per_node=config.nproc_per_node)
-    validation.at_least_one(keep_last=config.keep_last)
-    validation.not_negative(
-        keep_every=config.keep_every,
-        max_restarts=config.max_restarts,
-        stall_timeout=config.stall_timeout,
-        exit_barrier_timeout=config.exit_barrier_timeout,
-    )
-    script = Path(config.script or SCRIPT)
-    name = config.name or validation.default_name(script)
+    spec, name = found.spec, found.name
     left = seconds_left(config.deadline)
+    if spec.settings.rehearse == FIRST:
+        raise UsageError(
+            "--rehearse first: on Kubernetes all pods are made together: run `spotelastic "
+            "rehearse` in one of your image before"
+        )
+    own = {*config.secret, ALLOW_UNCOMMITTED}
     return PodJob(
         name=name,
         namespace=config.namespace or "",
         image=config.image or "",
-        command=(script.as_posix(), *config.args),
-        settings=_settings(config),
-        storage=_storage(config, name),
+        command=(spec.script, *spec.args),
+        settings=spec.settings,
+        storage=_storage(config, config.resume or name),
         flags=("--allow-uncommitted",) if config.allow_uncommitted else (),
         workers=str(config.nproc_per_node or ""),
-        env=_environment(config, environ),
+        env={variable: value for variable, value in spec.env.items() if variable not in own},
         secrets={each: SecretKey(config.secrets_from or name, each) for each in config.secret},
         resources=_resources(config),
         placement=PodPlacement(
@@ -67,7 +64,26 @@ def pod_job(config: PodConfig, environ: Mapping[str, str]) -> PodJob:
         deadline=0 if left is None else math.ceil(left),
         queue=config.queue or "",
         metrics_port=config.metrics_port or 0,
+        template=pod_template(config.pod_template),
     )
+
+
+def pod_template(given: str | None) -> Mapping[str, Any]:
+    """Return the template that --pod-template gives: JSON, or a file of JSON or YAML.
+
+    Raises `UsageError`.
+    """
+    if not given:
+        return {}
+    is_text = given.lstrip().startswith("{")
+    shown = "--pod-template" if is_text else f"--pod-template {given}"
+    try:
+        found = json.loads(given) if is_text else yaml_text.read(Path(given).read_text())
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError(f"{shown}: cannot be read: {error}") from error
+    if not isinstance(found, Mapping):
+        raise UsageError(f"{shown}: expected the mappings metadata and spec")
+    return found
 
 
 def toleration(text: str) -> dict[str, str]:
@@ -83,50 +99,14 @@ def toleration(text: str) -> dict[str, str]:
     return made | ({"effect": effect} if effect else {})
 
 
-def _settings(config: PodConfig) -> Settings:
-    return Settings(
-        min_nodes=config.min,
-        max_nodes=config.most,
-        max_restarts=config.max_restarts,
-        gang=config.gang,
-        stall_timeout=config.stall_timeout,
-        exit_barrier=config.exit_barrier_timeout,
-        snapshot_every=validation.interval("--snapshot-every", str(config.snapshot_every)),
-        checkpoint_every=validation.interval("--checkpoint-every", str(config.checkpoint_every)),
-        keep_last=config.keep_last,
-        keep_every=config.keep_every,
-        outputs=validation.outputs(config.output, Path.cwd()),
-        replicate=validation.replication(config.replicate),
-        guard=config.guard,
-        audit=validation.audit(config.audit),
-        rehearse=_rehearse(config),
-        exact=config.exact,
-    )
-
-
-def _rehearse(config: PodConfig) -> str:
-    if config.rehearse == FIRST:
-        raise UsageError(
-            "--rehearse first: on Kubernetes all pods are made together: run `spotelastic "
-            "rehearse` in one of your image before"
-        )
-    return config.rehearse
-
-
-def _storage(config: PodConfig, name: str) -> str:
+def _storage(config: PodConfig, run: str) -> str:
     if config.storage:
         return config.storage
     if not config.bucket:
         raise UsageError(
             "no storage was given: name one that all pods reach, e.g. --storage s3://BUCKET/RUN"
         )
-    return f"s3://{config.bucket}/{name}/checkpoints"
-
-
-def _environment(config: PodConfig, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that are not secret. One that is has its value in a Secret alone."""
-    plain, _ = variables.variables(config.env, config.env_file, (), environ)
-    return {name: value for name, value in plain.items() if name not in config.secret}
+    return f"s3://{config.bucket}/{run}/checkpoints"
 
 
 def _resources(config: PodConfig) -> PodResources:

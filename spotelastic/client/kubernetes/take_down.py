@@ -6,7 +6,7 @@ goes last. Each step may be interrupted, and repeated at any point.
 
 from collections.abc import Collection
 
-from spotelastic.kubernetes.elastic_job import MARK
+from spotelastic.kubernetes.elastic_job import FINALIZER, KIND, MARK
 from spotelastic.kubernetes.provider import pod_reading
 from spotelastic.kubernetes.provider.api_client import KINDS, KubeApi
 from spotelastic.kubernetes.provider.kube_names import KubeNames
@@ -14,6 +14,21 @@ from spotelastic.kubernetes.provider.kube_names import KubeNames
 RUNNING = ("ReplicaSet", "Deployment", "Job", "Pod")
 """Kinds of objects that run, or keep something running. Pods come last: what has just gone may have
 made another one."""
+
+
+def hold(api: KubeApi, name: str, *, held: bool) -> None:
+    """Let a deleted ElasticJob stay until it is let go, or let it go."""
+    found = api.get(KIND, name)
+    if found is None:
+        return
+    metadata = found["metadata"]
+    others = [each for each in metadata.get("finalizers", ()) if each != FINALIZER]
+    # With the version: others may add or remove theirs at the same time.
+    patch = {
+        "resourceVersion": metadata["resourceVersion"],
+        "finalizers": [*others, FINALIZER] if held else others,
+    }
+    api.patch(KIND, name, {"metadata": patch})
 
 
 def left(api: KubeApi, name: str, kinds: Collection[str] = tuple(KINDS)) -> bool:

@@ -5,10 +5,11 @@ several forms has one form here: a mapping for variables and labels, a list for 
 may be repeated.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from spotelastic.client.config.option import ConfigField, ValueKind
-from spotelastic.client.operator.fields import QUANTITIES, described, fields
+from spotelastic.client.operator.fields import FIXED, LEAST, QUANTITIES, described, fields
 from spotelastic.kubernetes import elastic_job
 from spotelastic.kubernetes.pods import Manifest
 
@@ -39,12 +40,27 @@ CODE_FROM: Schema = {
             "type": "string",
         },
         "sha256": {
-            "description": "SHA-256 of the archive at the URL, in hexadecimal digits.",
+            "description": "SHA-256 of the archive at the URL, in hexadecimal digits; without a "
+            "URL of the one that `up` has shipped in ConfigMaps.",
             "type": "string",
             "pattern": "^[0-9a-f]{64}$",
         },
     },
 }
+CODE_RULES = {
+    "!has(self.configMap) || !has(self.url) && !has(self.sha256)": "configMap or url, not both",
+    "!has(self.url) || has(self.sha256)": "url needs sha256: `sha256sum` prints it",
+}
+RULES = {
+    "!has(self.min) || !has(self.max) || self.min <= self.max": "max is less than min",
+    "has(self.storage) || has(self.bucket)": "no storage was given",
+    **{
+        f"has(self.{name}) == has(oldSelf.{name}) && (!has(self.{name}) || self.{name} == "
+        f"oldSelf.{name})": f"{name} cannot be changed: delete the job, and apply it again"
+        for name in sorted(FIXED)
+    },
+}
+"""Rules in CEL about a specification, and what is said where one does not hold."""
 COLUMNS = (
     ("State", "string", ".status.state", 0),
     ("Step", "integer", ".status.step", 0),
@@ -54,6 +70,7 @@ COLUMNS = (
     ("Image", "string", ".spec.image", 1),
     ("Age", "date", ".metadata.creationTimestamp", 0),
     ("Reason", "string", ".status.reason", 0),
+    ("Message", "string", ".status.message", 1),
 )
 """What `kubectl get` prints: name, type, path, and 1 for what only `-o wide` shows."""
 
@@ -97,6 +114,7 @@ def definition() -> Manifest:
 def schema() -> Schema:
     """Return the schema of the resource."""
     specified = {name: _property(field) for name, field in fields().items()}
+    code = {**CODE_FROM, "x-kubernetes-validations": _rules(CODE_RULES)}
     return {
         "description": "A job that spotelastic trains elastically on pods that may be taken away.",
         "type": "object",
@@ -106,15 +124,22 @@ def schema() -> Schema:
                 "description": "The job. The fields are the flags of `spotelastic up --kube`.",
                 "type": "object",
                 "required": ["image"],
-                "properties": {**specified, "codeFrom": CODE_FROM},
+                "properties": {**specified, "codeFrom": code},
+                "x-kubernetes-validations": _rules(RULES),
             },
             "status": _status(),
         },
     }
 
 
+def _rules(rules: Mapping[str, str]) -> list[Schema]:
+    return [{"rule": rule, "message": message} for rule, message in rules.items()]
+
+
 def _property(field: ConfigField) -> Schema:
     found: Schema = {"description": described(field)}
+    if field.name == "pod_template":
+        return found | {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     if field.takes_table:
         return found | {"type": "object", "additionalProperties": INT_OR_STRING}
     if field.kind is ValueKind.LIST:
@@ -128,9 +153,8 @@ def _property(field: ConfigField) -> Schema:
         found["enum"] = list(field.choices)
     if field.pattern:
         found["pattern"] = f"^({field.pattern})$"
-    if field.least is not None:
-        found["minimum"] = field.least
-    return found
+    least = LEAST.get(field.name, field.least)
+    return found if least is None else found | {"minimum": least}
 
 
 def _status() -> Schema:
@@ -159,7 +183,8 @@ def _status() -> Schema:
         "type": "object",
         "properties": {
             "state": text("pending, running, succeeded, failed, stopped or timed out."),
-            "reason": text("Why it is in this state."),
+            "reason": text("Why it is in this state, as one word."),
+            "message": text("Why it is in this state, for people."),
             "step": number("The newest training step."),
             "nodes": number("How many nodes train."),
             "events": number("How many events of the job have been told as Events."),

@@ -14,7 +14,7 @@ LEFT_OUT = frozenset(
     {
         # What the resource itself says, or what concerns a command alone.
         *("kube", "context", "namespace", "name", "plan", "yes", "json", "drill", "detach"),
-        *("keep", "fresh", "report", "curve", "env_file"),
+        *("keep", "fresh", "report", "curve", "env_file", "fetch"),
         # What `up --kube` refuses, or what has no effect there.
         *("local", "notify", "max_price", "max_cost", "keep_failed", "placement", "on_demand"),
         *("spot_patience", "build_secret", "environment", "gpu_memory", "disk", "queue"),
@@ -27,7 +27,15 @@ FIXED = frozenset({"storage", "bucket", "resume", "lease"})
 """Fields that are refused once they differ from those of a job that is there."""
 QUANTITIES = frozenset({"cpu", "memory", "shm_size"})
 """Texts that Kubernetes also takes as whole numbers."""
+LEAST: Mapping[str, int] = {
+    **dict.fromkeys(("min", "max", "nproc_per_node", "keep_last"), 1),
+    **dict.fromkeys(("gpus", "keep_every", "max_restarts"), 0),
+    **dict.fromkeys(("stall_timeout", "exit_barrier_timeout"), 0),
+}
+"""The least values of numbers that are checked elsewhere for a command line."""
 WORDS: Mapping[str, str] = {
+    "pod_template": "What is merged over the workers' pods, as kubectl patch does: metadata "
+    "(labels and annotations) and spec.",
     "script": "The script: a path in the image, or among the files of codeFrom.",
     "args": "Arguments of the script.",
     "resume": "Continue an earlier run.",

@@ -4,29 +4,28 @@ import base64
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from spotelastic_checkpoints.decoders import from_json
-
 from spotelastic.client.config.differences import differences
 from spotelastic.client.kubernetes import bring_up, take_down
-from spotelastic.client.kubernetes.kube_cluster import KubeCluster
+from spotelastic.client.kubernetes.cluster_mark import ClusterMark
 from spotelastic.client.kubernetes.kube_job import KubeJob
 from spotelastic.client.operator.fields import in_resource_terms
 from spotelastic.client.operator.operator_decision import (
     OperatorDecision,
     ResourceSeen,
     RootState,
-    SpecRefusal,
 )
-from spotelastic.client.operator.resource import ClusterMark, JobResource, digest, wanted
+from spotelastic.client.operator.resource import JobResource, digest, wanted
+from spotelastic.client.operator.told import SpecRefusal
 from spotelastic.client.progress import Say
 from spotelastic.errors import UsageError
-from spotelastic.kubernetes.elastic_job import FINALIZER, KIND, MARK
+from spotelastic.kubernetes.elastic_job import KIND, MARK
 from spotelastic.kubernetes.pods import Manifest
 from spotelastic.kubernetes.provider import pod_reading
 from spotelastic.kubernetes.provider.api_client import KINDS, KubeApi
 from spotelastic.kubernetes.provider.call_errors import Conflicting, Missing
 from spotelastic.kubernetes.provider.config_map_objects import ConfigMapObjects
 from spotelastic.kubernetes.provider.kube_names import KubeNames
+from spotelastic.model.job import JobSpec
 
 MADE = tuple(kind for kind in KINDS if kind != "Secret")
 """Kinds of which a cluster has objects that an ElasticJob makes: its secrets are the user's own."""
@@ -38,19 +37,18 @@ class LookedAt:
 
     seen: ResourceSeen
     job: KubeJob | None = None
-    known: KubeCluster | None = None
+    known: JobSpec | None = None
 
 
-def look(api: KubeApi, found: Manifest) -> LookedAt:
-    """Look at a resource and its cluster."""
+def look(api: KubeApi, found: Manifest, image: str) -> LookedAt:
+    """Look at a resource and its cluster, whose control pod runs `image`."""
     its = JobResource.read(found)
     stored = ConfigMapObjects(api, its.name)
-    root, mark = _root(api, its), _mark(stored)
+    root, mark = _root(api, its), ClusterMark.of(stored)
     if its.is_deleted:
         left = take_down.left(api, its.name, MADE)
         return LookedAt(ResourceSeen(its, root=root, mark=mark, anything_left=left))
     spec = stored.job()
-    known = None if spec is None else KubeCluster(api, spec)
     # Before the status is read, which is final once there is no pod.
     has_pods = root == "none" and bool(api.found("Pod", KubeNames(its.name).labels()))
     seen = ResourceSeen(
@@ -59,14 +57,12 @@ def look(api: KubeApi, found: Manifest) -> LookedAt:
         mark=mark,
         has_job=spec is not None,
         has_pods=has_pods,
-        has_control=api.get("Deployment", KubeNames(its.name).control) is not None,
+        is_whole=_is_whole(api, KubeNames(its.name)),
         published=stored.status(),
         events=stored.events(),
     )
     try:
-        job = wanted(its, _files(api, its.code_map))
-        if spec is not None and seen.is_ours:
-            bring_up.check_kept(spec, job)
+        job = wanted(its, _files(api, its.code_map), image)
     except Missing as error:
         return LookedAt(_refused(seen, "CodeMissing", error))
     except UsageError as error:
@@ -74,7 +70,7 @@ def look(api: KubeApi, found: Manifest) -> LookedAt:
     drift = () if spec is None or not seen.is_ours else tuple(differences(spec, job.spec))
     linger = job.validated.spec.linger
     asked = replace(seen, digest=digest(job), drift=drift, linger=linger)
-    return LookedAt(asked, job, known)
+    return LookedAt(asked, job, spec)
 
 
 def carry_out(api: KubeApi, at: LookedAt, decision: OperatorDecision, now: float, say: Say) -> None:
@@ -99,9 +95,9 @@ def _take(api: KubeApi, at: LookedAt, decision: OperatorDecision, say: Say) -> N
 
     match decision.step:
         case "hold":
-            _hold(api, its.name, held=True)
+            take_down.hold(api, its.name, held=True)
         case "let go":
-            _hold(api, its.name, held=False)
+            take_down.hold(api, its.name, held=False)
         case "end":
             api.delete("ConfigMap", KubeNames(its.name).root)
         case "take down":
@@ -119,19 +115,11 @@ def _give(api: KubeApi, its: JobResource, job: KubeJob) -> None:
     ConfigMapObjects(api, its.name).put(MARK, its.mark(digest(job)))
 
 
-def _hold(api: KubeApi, name: str, *, held: bool) -> None:
-    """Let a deleted resource stay until it is let go, or let it go."""
-    found = api.get(KIND, name)
-    if found is None:
-        return
-    metadata = found["metadata"]
-    others = [each for each in metadata.get("finalizers", ()) if each != FINALIZER]
-    # With the version: others may add or remove theirs at the same time.
-    patch = {
-        "resourceVersion": metadata["resourceVersion"],
-        "finalizers": [*others, FINALIZER] if held else others,
-    }
-    api.patch(KIND, name, {"metadata": patch})
+def _is_whole(api: KubeApi, its: KubeNames) -> bool:
+    """Whether the control pod's Deployment and the groups are there, and stay."""
+    parts = ("Deployment", its.control), ("ReplicaSet", its.spot), ("ReplicaSet", its.on_demand)
+    found = (api.get(kind, name) for kind, name in parts)
+    return all(each is not None and not pod_reading.is_ending(each) for each in found)
 
 
 def _root(api: KubeApi, its: JobResource) -> RootState:
@@ -142,11 +130,6 @@ def _root(api: KubeApi, its: JobResource) -> RootState:
     if its.uid not in owners:
         return "other"
     return "ending" if pod_reading.is_ending(found) else "ours"
-
-
-def _mark(stored: ConfigMapObjects) -> ClusterMark | None:
-    data = stored.get(MARK)
-    return None if data is None else from_json(data, ClusterMark)
 
 
 def _files(api: KubeApi, name: str) -> Mapping[str, bytes]:

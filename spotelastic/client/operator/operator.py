@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from spotelastic.client.operator.look import carry_out, look
 from spotelastic.client.operator.operator_decision import OperatorPolicy, decide
@@ -82,19 +83,24 @@ class LookAgenda:
 class JobOperator:
     """The operator of one namespace."""
 
-    def __init__(self, api: KubeApi, say: Say, policy: OperatorPolicy | None = None) -> None:
-        self._api, self._say = api, say
+    def __init__(
+        self, api: KubeApi, image: str, say: Say, policy: OperatorPolicy | None = None
+    ) -> None:
+        """`image` is that of the control pods."""
+        self._api, self._image, self._say = api, image, say
         self._policy = policy or OperatorPolicy()
         self._agenda = LookAgenda()
         self._failures: dict[str, int] = {}
 
-    def run(self, over: threading.Event) -> None:
-        """Look after the resources until `over` is set."""
+    def run(self, over: threading.Event, alive: Path | None = None) -> None:
+        """Look after the resources until `over` is set. `alive` is a file that says so."""
         watching = threading.Thread(
             target=self._watch, args=(over,), name="operator-watch", daemon=True
         )
         watching.start()
         while not over.is_set():
+            if alive is not None:
+                alive.touch()
             name = self._agenda.take(1.0)
             if name is not None:
                 again = self.look_at(name)
@@ -112,7 +118,7 @@ class JobOperator:
             if found is None:
                 self._agenda.forget(name)
                 return None
-            at, now = look(self._api, found), wall()
+            at, now = look(self._api, found, self._image), wall()
             decision = decide(at.seen, now, self._policy)
             carry_out(self._api, at, decision, now, self._say)
         except SpotelasticError as error:
@@ -146,7 +152,9 @@ class JobOperator:
             over.wait(WATCH_AGAIN)
 
 
-def serve(api: KubeApi, me: str, over: threading.Event, say: Say) -> None:
+def serve(
+    api: KubeApi, me: str, image: str, over: threading.Event, say: Say, alive: Path | None = None
+) -> None:
     """Run the operator as the pod `me` while it holds the Lease, until `over` is set.
 
     Ends the process at once if the Lease is lost: another operator may take steps then.
@@ -158,7 +166,7 @@ def serve(api: KubeApi, me: str, over: threading.Event, say: Say) -> None:
     keeper = threading.Thread(target=_keep, args=(lock, over, say), name="lease", daemon=True)
     keeper.start()
     try:
-        JobOperator(api, say).run(over)
+        JobOperator(api, image, say).run(over, alive)
     finally:
         over.set()
         keeper.join()

@@ -10,8 +10,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from spotelastic.client.operator.resource import ClusterMark, JobResource
-from spotelastic.client.operator.told import JobEvent, changes, from_cluster, seconds_of, status
+from spotelastic.client.kubernetes.cluster_mark import ClusterMark
+from spotelastic.client.operator.resource import JobResource
+from spotelastic.client.operator.told import (
+    JobEvent,
+    SpecRefusal,
+    changes,
+    from_cluster,
+    seconds_of,
+    status,
+)
 from spotelastic.model.job import ENDED
 from spotelastic.model.progress import Event, Status
 
@@ -33,15 +41,6 @@ class OperatorPolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class SpecRefusal:
-    """Why a specification is not carried out."""
-
-    reason: str
-    """One word."""
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
 class ResourceSeen:
     """An ElasticJob with what there is of its cluster."""
 
@@ -57,9 +56,9 @@ class ResourceSeen:
     mark: ClusterMark | None = None
     has_job: bool = False
     """Whether the cluster has the description of a job."""
-    has_control: bool = True
-    """Whether its control pod's Deployment is there; it goes with a first object that is deleted.
-    """
+    is_whole: bool = True
+    """Whether its control pod's Deployment and its groups are there: they go with the first object,
+    and groups go by themselves if no controller has led for long."""
     has_pods: bool = False
     """Whether pods of a cluster whose first object is gone are there."""
     anything_left: bool = False
@@ -144,7 +143,7 @@ def _step(seen: ResourceSeen, refusal: SpecRefusal | None) -> OperatorStep:
     if seen.root == "none" or not seen.has_job:
         return "create"
     given = seen.mark.digest if seen.mark is not None else ""
-    is_right = given == seen.digest and not seen.drift and seen.has_control
+    is_right = given == seen.digest and not seen.drift and seen.is_whole
     return "none" if is_right else "change"
 
 
@@ -169,7 +168,9 @@ def _refusal(seen: ResourceSeen) -> SpecRefusal | None:
             "or give this resource another name",
         )
     mark = seen.mark
-    changed = mark is not None and mark.digest and not mark.has(seen.resource, seen.digest)
+    changed = (
+        mark is not None and mark.digest and not mark.has(seen.resource.generation, seen.digest)
+    )
     if seen.has_ended and changed and not seen.refusal:
         return SpecRefusal(
             "JobEnded",

@@ -12,7 +12,7 @@ import msgspec
 
 from spotelastic.aws.artifacts.code_archive import Archive
 from spotelastic.client.config.job_code import PlacedCode
-from spotelastic.client.kubernetes.bring_up import objects
+from spotelastic.client.kubernetes.cluster_mark import ClusterMark
 from spotelastic.client.kubernetes.kube_job import KubeJob, kube_job
 from spotelastic.client.kubernetes.pod_config import PodConfig
 from spotelastic.client.operator.fields import fields
@@ -40,6 +40,8 @@ class JobResource:
     """Whether it stays so long."""
     spec: Mapping[str, Any]
     status: Mapping[str, Any]
+    folder: str = ""
+    """The folder of the machine on which `up` has applied it; empty: not known."""
 
     @classmethod
     def read(cls, found: Manifest) -> Self:
@@ -53,6 +55,7 @@ class JobResource:
             is_held=elastic_job.FINALIZER in metadata.get("finalizers", ()),
             spec=found.get("spec") or {},
             status=found.get("status") or {},
+            folder=(metadata.get("annotations") or {}).get(elastic_job.FOLDER, ""),
         )
 
     @property
@@ -71,46 +74,37 @@ class JobResource:
         """The ConfigMap that its code is in; empty: none."""
         return str((self.spec.get(CODE_FROM) or {}).get("configMap") or "")
 
+    def condition(self, type_: str) -> Mapping[str, Any]:
+        """Return a condition of its status; empty: it has none of that type yet."""
+        known = self.status.get("conditions") or ()
+        return next((each for each in known if each["type"] == type_), {})
+
     def mark(self, digest: str = "") -> bytes:
         """Return what is stored with its cluster: whose it is, and which job it was given last."""
         return msgspec.json.encode(ClusterMark(self.uid, digest, self.generation))
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterMark:
-    """What the operator stores with a cluster."""
-
-    uid: str
-    """Of the ElasticJob that the cluster was made for."""
-    digest: str = ""
-    """Of the job that it was given last; empty: it is not whole yet."""
-    generation: int = 0
-    """Of the specification that the job was read from."""
-
-    def has(self, its: JobResource, digest: str) -> bool:
-        """Whether the cluster was given what the resource asks for."""
-        return self.digest == digest or self.generation == its.generation
-
-
-def wanted(its: JobResource, files: Mapping[str, bytes]) -> KubeJob:
-    """Return the job that a resource asks for. `files` are those of its `code_map`.
+def wanted(its: JobResource, files: Mapping[str, bytes], image: str) -> KubeJob:
+    """Return the job that a resource asks for. `files` are those of its `code_map`, and `image` is
+    the control pod's.
 
     Raises `UsageError`.
     """
     config = _config(its)
     code = its.spec.get(CODE_FROM) or {}
     if its.code_map:
-        if "url" in code:
+        if len(code) > 1:
             raise UsageError("spec.codeFrom: give configMap or url, not both")
         job = _from_files(config, files)
-    elif "url" in code:
+    elif code:
         job = kube_job(config, PlacedCode(_elsewhere(code)))
     else:
         job = kube_job(config, PlacedCode())
     # A folder that was packed is one of the operator's, and means nothing to people. And the
     # operator ends the cluster after the job: once it has seen how that has ended.
-    spec = replace(job.spec, folder="", linger=None)
-    return replace(job, spec=spec, owner=its.reference, mark=its.mark())
+    spec = replace(job.spec, folder=its.folder, linger=None)
+    own = {"owner": its.reference, "mark": its.mark(), "control_image": image}
+    return replace(job, spec=spec, **own)
 
 
 def digest(job: KubeJob) -> str:
@@ -123,7 +117,7 @@ def digest(job: KubeJob) -> str:
     parts = (
         msgspec.json.encode(lasting, order="deterministic").decode(),
         cluster_manifests.worker_template(its, job.pods, spec),
-        objects(job),
+        cluster_manifests.control_plane(its, job.pods, job.control_image, {}),
     )
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
@@ -135,6 +129,8 @@ def _config(its: JobResource) -> PodConfig:
     known = fields()
     given = {known[name].name: value for name, value in its.spec.items() if name in known}
     given.setdefault("secrets_from", its.name)
+    if "pod_template" in given:
+        given["pod_template"] = json.dumps(given["pod_template"])
     return PodConfig(**given, name=its.name, kube=True, yes=True)
 
 
@@ -148,6 +144,8 @@ def _from_files(config: PodConfig, files: Mapping[str, bytes]) -> KubeJob:
 def _elsewhere(code: Mapping[str, str]) -> Archive:
     if "sha256" not in code:
         raise UsageError("spec.codeFrom.sha256: is missing: `sha256sum` prints it")
+    if "url" not in code:  # `up` has shipped it
+        return Archive(code["sha256"], b"", 0)
     if not code["url"].rpartition("/")[2]:
         raise UsageError(f"spec.codeFrom.url {code['url']}: name an archive, not a folder")
     return Archive(code["sha256"], pod_files.code_at(code["url"]), 0)

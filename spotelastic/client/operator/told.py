@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from spotelastic.client.operator.resource import JobResource
 from spotelastic.kubernetes import elastic_job
@@ -17,14 +17,13 @@ WARNINGS = frozenset({"notice", "loss", "failure", "Refused", "Failed"})
 COMPONENT = "spotelastic-operator"
 
 
-class RefusalTold(Protocol):
+@dataclass(frozen=True, slots=True)
+class SpecRefusal:
     """Why a specification is not carried out."""
 
-    @property
-    def reason(self) -> str: ...
-
-    @property
-    def message(self) -> str: ...
+    reason: str
+    """One word."""
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +87,7 @@ def seconds_of(text: str) -> float:
 def status(
     its: JobResource,
     published: Status | None,
-    refusal: RefusalTold | None,
+    refusal: SpecRefusal | None,
     now: float,
     *,
     is_over: bool,
@@ -96,23 +95,24 @@ def status(
     """Return the status. `is_over`: the job has ended, even if nothing is published any more."""
     known = its.status
     if its.is_deleted:
-        state, reason = "ending", "the resource was deleted: its pods save and end"
+        state, message = "ending", "the resource was deleted: its pods save and end"
     elif published is not None:
-        state, reason = published.state, published.reason
+        state, message = published.state, published.reason
     elif is_over:
-        state, reason = known.get("state", ""), known.get("reason", "")
+        state, message = known.get("state", ""), known.get("message", "")
     elif refusal is not None:
-        state, reason = "refused", refusal.message
+        state, message = "refused", refusal.message
     else:
-        state, reason = "pending", "the cluster is being made"
+        state, message = "pending", "the cluster is being made"
     training = () if published is None else published.nodes
     return {
         "state": state,
-        "reason": reason[:MOST_TEXT],
+        "reason": refusal.reason if refusal and state == "refused" else _word(state),
+        "message": message[:MOST_TEXT],
         "step": published.step if published is not None else int(known.get("step") or 0),
         "nodes": sum(node.state == "training" for node in training),
         "observedGeneration": its.generation,
-        "conditions": _conditions(its, state, reason, refusal, now),
+        "conditions": _conditions(its, state, message, refusal, now),
     }
 
 
@@ -148,15 +148,15 @@ def from_cluster(its: JobResource, events: Sequence[Event], most: int) -> tuple[
 
 
 def _conditions(
-    its: JobResource, state: str, reason: str, refusal: RefusalTold | None, now: float
+    its: JobResource, state: str, message: str, refusal: SpecRefusal | None, now: float
 ) -> list[dict[str, Any]]:
-    word = state.title().replace(" ", "") or "Unknown"
+    word = _word(state)
     accepted = (True, "Valid", "the specification is carried out")
     values = {
         "Accepted": accepted if refusal is None else (False, refusal.reason, refusal.message),
-        "Running": (state == "running", word, reason),
-        "Succeeded": (state == "succeeded", word, reason),
-        "Failed": (state in ("failed", "timed out"), word, reason),
+        "Running": (state == "running", word, message),
+        "Succeeded": (state == "succeeded", word, message),
+        "Failed": (state in ("failed", "timed out"), word, message),
     }
     if its.is_deleted:  # what it asks for is not looked at any more, and how it has ended stays
         for each in its.status.get("conditions", ()):
@@ -164,6 +164,11 @@ def _conditions(
                 holds = each["status"] == "True"
                 values[each["type"]] = (holds, each["reason"], each["message"])
     return [_condition(its, type_, *values[type_], now) for type_ in elastic_job.CONDITIONS]
+
+
+def _word(state: str) -> str:
+    """Return a state as one word, as Kubernetes has reasons."""
+    return state.title().replace(" ", "") or "Unknown"
 
 
 def _condition(

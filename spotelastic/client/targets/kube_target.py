@@ -21,6 +21,7 @@ from spotelastic.errors import (
     Unavailable,
     UsageError,
 )
+from spotelastic.kubernetes import elastic_job
 from spotelastic.kubernetes.job_as_pods import MOST_NODES
 from spotelastic.kubernetes.pods import Manifest
 from spotelastic.kubernetes.provider import api_client as kube_api
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 GONE_WITHIN = 600.0
 """Seconds within which all of a cluster is gone; pods have their grace."""
+LET_GO_WITHIN = 15.0
+"""Seconds within which an operator sees that nothing is left of a cluster."""
 LOOK = 0.5
 
 
@@ -86,8 +89,7 @@ class KubeTarget:
         return self._left(name) if root(self.api, name) is not None else None
 
     def _left(self, name: str) -> KubeCluster | None:
-        spec = ConfigMapObjects(self.api, name).job()
-        return None if spec is None else KubeCluster(self.api, spec)
+        return KubeCluster.of(self.api, name)
 
     def cluster(self, name: str | None) -> KubeCluster:
         """Return the cluster of that name, or the only one there is. Raises `UsageError`."""
@@ -219,11 +221,15 @@ class KubeTarget:
         runs and is not found any more. So what it is found by goes last.
         """
         name = self._only_one() if name is None else name
-        if not take_down.left(self.api, name):
+        resource = self.api.get(elastic_job.KIND, name)
+        if resource is None and not take_down.left(self.api, name):
             raise UsageError(f"there is no cluster {name} in {self._where}")
         left = self._left_of(name)
         say(f"{name}: ending its pods, which have their grace to save")
+        if resource is not None:
+            self.api.delete(elastic_job.KIND, name)
         self._await_end(name, say)
+        self._await_resource(name)
         say(f"{name} is gone")
         if left:
             say(f"its checkpoints stay in {left}; `spotelastic ckpt` shows and deletes them")
@@ -244,6 +250,14 @@ class KubeTarget:
             if steady() > deadline:
                 names = ", ".join(found[:5])
                 raise Unavailable(f"{name} is not gone after {GONE_WITHIN:.0f} s: {names} are left")
+            threading.Event().wait(LOOK)
+
+    def _await_resource(self, name: str) -> None:
+        """Wait until the ElasticJob is gone. Without an operator nobody else lets it go."""
+        deadline = steady() + LET_GO_WITHIN
+        while self.api.get(elastic_job.KIND, name) is not None:
+            if steady() > deadline:
+                take_down.hold(self.api, name, held=False)
             threading.Event().wait(LOOK)
 
     def data_of(self, cluster: ShownCluster) -> tuple[str, str]:

@@ -133,6 +133,14 @@ class KubeApi:
             made = self._client.patch(_class(kind), name, patch, patch_type=PatchType.MERGE)
             return dict(made.to_dict())
 
+    def scale(self, kind: str, name: str, replicas: int, version: str) -> None:
+        """Set how many pods an object of this version keeps. Raises `Missing`, `Conflicting`."""
+        from lightkube.types import PatchType
+
+        patch = {"metadata": {"resourceVersion": version}, "spec": {"replicas": replicas}}
+        with self._calling(f"change the size of the {kind} {name}"):
+            self._client.patch(_class(kind).Scale, name, patch, patch_type=PatchType.MERGE)
+
     def delete(self, kind: str, name: str, grace: int | None = None) -> None:
         """Delete an object, and what it owns after it. One that is gone is no error."""
         from lightkube.types import CascadeType

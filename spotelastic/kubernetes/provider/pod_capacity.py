@@ -5,13 +5,12 @@ no counterpart of some things that the port asks for, and these have no effect h
 zones itself, suspends no launches, and knows no prices, placement scores or quotas.
 """
 
-import json
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 from spotelastic.clock import Clock, steady, wall
 from spotelastic.cloud.model import (
-    UNATTENDED,
     GroupNames,
     Instance,
     LaunchQuotas,
@@ -23,7 +22,6 @@ from spotelastic.kubernetes.pods import Manifest
 from spotelastic.kubernetes.provider import pod_groups, pod_reading
 from spotelastic.kubernetes.provider.api_client import KubeApi
 from spotelastic.kubernetes.provider.call_errors import Conflicting, Missing
-from spotelastic.kubernetes.provider.config_map_objects import ConfigMapObjects
 from spotelastic.kubernetes.provider.kube_names import GROUP, KubeNames
 
 AT_ONCE = 1
@@ -54,11 +52,8 @@ class KubernetesCapacity:
         self._api = api
         self._pods = pods
         self._its = KubeNames(cluster)
-        self._objects = ConfigMapObjects(api, cluster)
         self._alive = alive
         self._clock = clock
-        self._until = 0.0
-        """Until when the groups are to be kept, as it was last asked; 0: not yet."""
 
     @property
     def names(self) -> GroupNames:
@@ -68,7 +63,7 @@ class KubernetesCapacity:
     # -- observe ---------------------------------------------------------------------------------
 
     def groups(self) -> Mapping[str, WorkerGroup]:
-        """Return the worker groups. One whose ReplicaSet is gone has no pods, and gets it again."""
+        """Return the worker groups. One whose ReplicaSet is gone has no pods."""
         if not self._is_there():
             return {}
         pods, sizes = self._pods(), self._sizes()
@@ -129,11 +124,14 @@ class KubernetesCapacity:
     # -- groups ----------------------------------------------------------------------------------
 
     def set_desired(self, group: str, desired: int) -> None:
-        """Set the number of pods that the group keeps. It is made if it is not there."""
+        """Set the number of pods that the group keeps. One that is not there is made again by who
+        made the cluster: whoever may make it may make any pod.
+        """
         try:
             self._resize(group, lambda _: desired)
-        except Missing:
-            self._change(lambda: self._make(group, desired))
+        except Missing as error:
+            if desired:
+                raise Unavailable(f"{error}: it is made again") from error
 
     def set_subnets(self, group: str, subnets: Sequence[str]) -> None:
         """Do nothing: there is one place to launch in."""
@@ -143,7 +141,6 @@ class KubernetesCapacity:
 
     def postpone(self, until: float) -> None:
         """Keep the groups until then: put off the deadline of the switch."""
-        self._until = until
         found = self._switch()
         if found is None:
             return
@@ -187,14 +184,14 @@ class KubernetesCapacity:
 
     def _sizes(self) -> dict[str, int]:
         """Return the sizes of the groups that are there and stay."""
-        switch = self._switch()
-        if switch is None:
+        if self._switch() is None:
             return {}
-        found = self._api.found("ReplicaSet", self._its.labels("group"))
+        names = (self._its.spot, self._its.on_demand)
+        found = {name: self._api.get("ReplicaSet", name) for name in names}
         return {
-            each["metadata"]["name"]: int(each["spec"]["replicas"])
-            for each in found
-            if not pod_reading.is_ending(each)
+            name: int(each["spec"]["replicas"])
+            for name, each in found.items()
+            if each is not None and not pod_reading.is_ending(each)
         }
 
     def _switch(self) -> Manifest | None:
@@ -224,32 +221,12 @@ class KubernetesCapacity:
             after = size(before)
             if after == before:
                 return
-            patch = {"metadata": {"resourceVersion": version}, "spec": {"replicas": after}}
             try:
-                self._change(lambda patch=patch: self._api.patch("ReplicaSet", group, patch))  # type: ignore[misc]
+                self._change(partial(self._api.scale, "ReplicaSet", group, after, version))
                 return
             except Conflicting:
                 continue  # its status changes with each pod
         raise Unavailable(f"cannot change the size of {group}: it keeps changing")
-
-    def _make(self, group: str, desired: int) -> None:
-        """Make a group, and the switch that it belongs to."""
-        if not desired:
-            return
-        root = self._api.get("ConfigMap", self._its.root)
-        if root is None or pod_reading.is_ending(root):
-            raise EnvironmentFailure(f"the cluster {self._its.cluster} is being taken down")
-        data = self._objects.get(pod_groups.WORKERS)
-        if data is None:
-            raise EnvironmentFailure(f"{self._objects.url(pod_groups.WORKERS)} is missing")
-        template: Manifest = json.loads(data)
-        within = max(60.0, self._until - self._clock()) if self._until else UNATTENDED
-        switch = self._api.ensure(pod_groups.switch(self._its, template, root, within))
-        if pod_groups.is_over(switch):
-            raise Unavailable(f"{self._its.switch} is just ending: its groups are made again then")
-        made = pod_groups.group(self._its, group, desired, template, switch)
-        if pod_reading.is_ending(self._api.ensure(made)):
-            raise Unavailable(f"{group} is just being deleted: it is made again then")
 
     def _await(self, holds: Callable[[], bool]) -> None:
         """Wait until Kubernetes has done what was asked. Raises `Unavailable` if it takes long."""

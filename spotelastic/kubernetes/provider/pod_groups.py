@@ -9,11 +9,9 @@ more, the Job fails, Kubernetes deletes it, and with it the groups: machines are
 import copy
 import math
 
-from spotelastic.kubernetes.pods import CONTAINER_SECURITY, Manifest
+from spotelastic.kubernetes.pods import CONTAINER_SECURITY, Manifest, pod_security
 from spotelastic.kubernetes.provider.kube_names import GROUP, KubeNames
 
-WORKERS = "workers.json"
-"""The object of a cluster that holds the template of its workers' pods."""
 COST = "controller.kubernetes.io/pod-deletion-cost"
 """Annotation of a pod: of too many pods, those with the lowest cost go first."""
 GOES_FIRST = "-1000"
@@ -25,10 +23,10 @@ def owner(manifest: Manifest) -> Manifest:
     return {"apiVersion": manifest["apiVersion"], "kind": manifest["kind"], **names}
 
 
-def group(
-    its: KubeNames, name: str, desired: int, template: Manifest, switch: Manifest
-) -> Manifest:
-    """Return the ReplicaSet of a worker group, whose pods are made by the template."""
+def group(its: KubeNames, name: str, template: Manifest, switch: Manifest) -> Manifest:
+    """Return the ReplicaSet of a worker group, whose pods are made by the template. It has none
+    until the controller wants some.
+    """
     labels = {**its.labels("worker"), GROUP: name}
     made = copy.deepcopy(template)
     metadata = made.setdefault("metadata", {})
@@ -41,25 +39,26 @@ def group(
             "labels": its.labels("group"),
             "ownerReferences": [owner(switch)],
         },
-        "spec": {"replicas": desired, "selector": {"matchLabels": labels}, "template": made},
+        "spec": {"replicas": 0, "selector": {"matchLabels": labels}, "template": made},
     }
 
 
-def switch(its: KubeNames, template: Manifest, root: Manifest | None, within: float) -> Manifest:
+def switch(its: KubeNames, image: str, root: Manifest, within: float) -> Manifest:
     """Return the Job that ends after so many seconds, with the groups. It never has a pod."""
     container = {
         "name": "none",
-        "image": template["spec"]["containers"][0]["image"],
+        "image": image,
         "command": ["true"],
         "securityContext": CONTAINER_SECURITY,
     }
+    pod = {**pod_security(), "restartPolicy": "Never", "containers": [container]}
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": {
             "name": its.switch,
             "labels": its.labels("switch"),
-            **({"ownerReferences": [owner(root)]} if root is not None else {}),
+            "ownerReferences": [owner(root)],
         },
         "spec": {
             "completionMode": "Indexed",
@@ -67,10 +66,7 @@ def switch(its: KubeNames, template: Manifest, root: Manifest | None, within: fl
             "parallelism": 0,
             "activeDeadlineSeconds": max(1, math.ceil(within)),
             "ttlSecondsAfterFinished": 0,
-            "template": {
-                "metadata": {"labels": its.labels("switch")},
-                "spec": {"restartPolicy": "Never", "containers": [container]},
-            },
+            "template": {"metadata": {"labels": its.labels("switch")}, "spec": pod},
         },
     }
 

@@ -35,7 +35,7 @@ from spotelastic.clock import wall
 from spotelastic.cloud.events import CloudEvent
 from spotelastic.cloud.memory.prices import FixedPrices
 from spotelastic.cloud.memory.queue import MemoryQueue
-from spotelastic.cloud.model import WorkerGroup, ZoneOffer
+from spotelastic.cloud.model import UNATTENDED, WorkerGroup, ZoneOffer
 from spotelastic.cloud.port import Cloud
 from spotelastic.kubernetes.provider import api_client as kube_api
 from spotelastic.kubernetes.provider import kubernetes_cloud as kube_cloud
@@ -144,15 +144,17 @@ def kubernetes_cloud() -> Iterator[ProvidedCloud]:
     with emulated() as kube:
         its = KubeNames("contract")
         api = kube_api.KubeApi(kube.client, "default")
-        api.create(
+        root = api.create(
             {
                 "apiVersion": "v1",
                 "kind": "ConfigMap",
                 "metadata": {"name": its.root, "labels": its.labels("root")},
             }
         )
+        switch = api.create(pod_groups.switch(its, IMAGE, root, UNATTENDED))
+        for name in (its.spot, its.on_demand):
+            api.create(pod_groups.group(its, name, {"spec": _idle(30)}, switch))
         cloud = kube_cloud.connect(api, its.cluster, invisible_for=1.0)
-        cloud.objects.put(pod_groups.WORKERS, json.dumps({"spec": _idle(30)}).encode())
         yield ProvidedCloud(
             cloud,
             partial(_evicted, kube, its, cloud),

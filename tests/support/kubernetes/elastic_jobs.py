@@ -1,8 +1,5 @@
 """ElasticJobs on an emulated cluster, as somebody with kubectl makes and sees them."""
 
-import json
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,12 +30,7 @@ class Applied:
     @classmethod
     def on(cls, kube: Kube, folder: Path) -> "Applied":
         """Apply the operator's manifests, and the code of jobs."""
-        command = [sys.executable, "-m", "spotelastic", "kube", "operator", "--render", "--json"]
-        told = subprocess.run(
-            [*command, "--image", IMAGE], capture_output=True, text=True, check=True
-        ).stdout
-        for each in json.loads(told)["items"]:
-            kube.create(each)
+        kube.install_operator()
         data = {"train.py": SCRIPT.read_text()}
         kube.create(
             {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": CODE}, "data": data}

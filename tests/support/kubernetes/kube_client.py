@@ -1,5 +1,7 @@
 """An emulated Kubernetes cluster for tests, seen through a client that knows nothing of it."""
 
+import json
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,6 +24,7 @@ PLACE = "default"
 JOB_NAME = "batch.kubernetes.io/job-name"
 INDEX = "batch.kubernetes.io/job-completion-index"
 IMAGE = "example.com/train:1"
+OPERATOR_IMAGE = "example.com/spotelastic:1"
 
 
 @dataclass
@@ -40,6 +43,14 @@ class Kube:
         for each in manifests:
             metadata = {"namespace": PLACE, **each["metadata"]}
             self.client.create(from_dict({**each, "metadata": metadata}))
+
+    def install_operator(self) -> None:
+        """Apply what `kube operator --render` prints."""
+        command = [sys.executable, "-m", "spotelastic", "kube", "operator", "--render", "--json"]
+        told = subprocess.run(
+            [*command, "--image", OPERATOR_IMAGE], capture_output=True, text=True, check=True
+        ).stdout
+        self.create(*json.loads(told)["items"])
 
     def pods(self, job: str) -> dict[int, Any]:
         """The pods of a job that neither end nor have ended, by their index."""

@@ -34,7 +34,8 @@ class KubeStory:
 
     @classmethod
     def emulated(cls, kube: Kube, folder: Path) -> "KubeStory":
-        """A folder with a script, for an emulated cluster."""
+        """A folder with a script, for an emulated cluster whose namespace has the operator."""
+        kube.install_operator()
         environ = {**os.environ, "KUBECONFIG": str(kube.cluster.kubeconfig)}
         api = KubeApi(kube.client, "default")
         return cls.of(api, folder, environ, IMAGE, str(folder / "run"))

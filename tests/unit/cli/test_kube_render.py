@@ -11,7 +11,8 @@ from support.kubernetes.pod_jobs import check_schema, of_kind
 from spotelastic.cli.main import run_command
 from spotelastic.errors import UsageError
 
-LEAST = ("--image", "example.com/train:1", "--storage", "s3://team-data/train")
+SHORT = ("--image", "example.com/train:1", "--storage", "s3://team-data/train")
+LEAST = ("--as", "job", *SHORT)
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +50,9 @@ def test_the_file_and_its_table_say_what_no_flag_does(
         'namespace = "ml"\nstorage = "s3://team-data/a"\nmemory = "100Gi"\n'
         'node-selector = {"karpenter.sh/capacity-type" = "spot"}\n'
     )
-    made = rendered(capsys, "--max", "6", "--image", "example.com/b:2")
+    with pytest.raises(UsageError, match="--as job: --replace-slow is for an ElasticJob"):
+        run_command(["kube", "render", *LEAST, "--max", "6", "--replace-slow"])
+    made = rendered(capsys, "--as", "job", "--max", "6", "--image", "example.com/b:2")
     job = of_kind("Job", made)
     assert (job["metadata"]["namespace"], job["spec"]["completions"]) == ("ml", 6)
     assert pod(made)["nodeSelector"] == {"karpenter.sh/capacity-type": "spot"}
@@ -78,9 +81,13 @@ def test_a_secrets_value_is_neither_needed_nor_shown(
     assert values["TOKEN"] is None and values["ABSENT"] is None
 
 
-def test_kubeflow_and_json(capsys: pytest.CaptureFixture[str]) -> None:
-    made = rendered(capsys, *LEAST, "--as", "kubeflow", "--runtime", "ours")
-    assert of_kind("TrainJob", made)["spec"]["runtimeRef"]["name"] == "ours"
+def test_an_elastic_job_and_json(capsys: pytest.CaptureFixture[str]) -> None:
+    (made,) = rendered(capsys, *SHORT, "--max", "4", "--namespace", "ml", "a/train.py", "--lr", "1")
+    assert made["metadata"] == {"name": "train", "namespace": "ml"}
+    assert made["spec"] == {
+        "image": "example.com/train:1", "storage": "s3://team-data/train", "min": 1, "max": 4,
+        "script": "a/train.py", "args": ["--lr", "1"],
+    }  # fmt: skip
     assert run_command(["kube", "render", *LEAST, "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
     assert [each["kind"] for each in listed["items"]] == ["Service", "NetworkPolicy", "Job"]
@@ -89,8 +96,10 @@ def test_kubeflow_and_json(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("args", "told"),
     [
-        (("--storage", "s3://b/r"), "--image: name a container image"),
+        (("--storage", "s3://b/r"), "name the container image"),
         (("--image", "i"), "no storage was given"),
+        (("--as", "job", "--image", "i"), "no storage was given"),
+        ((*SHORT, "--linger", "soon"), "--linger"),
         ((*LEAST, "--toleration", "a b"), "--toleration a b: expected KEY"),
         ((*LEAST, "--resource", "efa"), "--resource efa: expected NAME=VALUE"),
         ((*LEAST, "--min", "3", "--max", "2"), "--max 2"),

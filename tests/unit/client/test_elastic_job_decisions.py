@@ -8,15 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.emulated_kubernetes.api import custom
 
+from spotelastic.client.kubernetes.cluster_mark import ClusterMark
 from spotelastic.client.operator.definition import definition
 from spotelastic.client.operator.operator_decision import (
     OperatorDecision,
     OperatorPolicy,
     ResourceSeen,
-    SpecRefusal,
     decide,
 )
-from spotelastic.client.operator.resource import ClusterMark, JobResource
+from spotelastic.client.operator.resource import JobResource
+from spotelastic.client.operator.told import SpecRefusal
 from spotelastic.model.progress import Event, NodeStatus, Status
 
 POLICY = OperatorPolicy()
@@ -27,7 +28,7 @@ KIND = custom.kinds_of(definition())[0]
 def resource(**given: Any) -> JobResource:
     values: dict[str, Any] = {
         "name": "gpt", "uid": UID, "generation": 1, "is_deleted": False, "is_held": True,
-        "spec": {"image": "x"}, "status": {},
+        "spec": {"image": "x", "storage": "s3://b/r"}, "status": {},
     }  # fmt: skip
     return JobResource(**values | given)
 
@@ -75,7 +76,7 @@ anything = st.builds(
     root=st.sampled_from(["none", "ours", "other", "ending"]),
     mark=marks,
     has_job=st.booleans(),
-    has_control=st.booleans(),
+    is_whole=st.booleans(),
     has_pods=st.booleans(),
     linger=st.none() | st.sampled_from([0.0, 1e12]),
     anything_left=st.booleans(),
@@ -100,7 +101,7 @@ def test_what_must_never_happen_is_never_decided(it: ResourceSeen) -> None:
     if step == "let go":
         assert not (it.is_ours and it.anything_left), "something is left"
     assert 0 < decision.look_again <= POLICY.rest_every
-    manifest = {"spec": {"image": "x"}, "status": dict(decision.status)}
+    manifest = {"spec": dict(it.resource.spec), "status": dict(decision.status)}
     assert custom.fitted(KIND, definition(), manifest) == manifest, "the schema knows all of it"
 
 
@@ -170,8 +171,8 @@ def test_a_job_that_has_ended_is_not_begun_again_once_its_cluster_is_gone() -> N
 
 
 def test_a_control_pod_that_went_with_its_first_object_is_made_again() -> None:
-    assert decide(seen(has_control=False), 100.0, POLICY).step == "change"
-    assert decide(seen(root="none", has_control=False), 100.0, POLICY).step == "create"
+    assert decide(seen(is_whole=False), 100.0, POLICY).step == "change"
+    assert decide(seen(root="none", is_whole=False), 100.0, POLICY).step == "create"
 
 
 def test_a_cluster_lingers_after_its_job_which_is_on_record_then() -> None:

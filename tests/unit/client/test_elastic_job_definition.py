@@ -30,6 +30,7 @@ from spotelastic.client.operator.fields import (
 PLACE = "default"
 SPEC: dict[str, Any] = {
     "image": "r/train:1",
+    "storage": "s3://b/run",
     "args": ["--steps", 300],
     "min": 2,
     "memory": "64Gi",

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from spotelastic.bootstrap import kube_worker
+from spotelastic.client.kubernetes.cluster_mark import ClusterMark
 from spotelastic.client.kubernetes.kube_job import KubeJob
-from spotelastic.client.operator import resource
 from spotelastic.client.operator.fields import in_resource_terms
 from spotelastic.client.operator.resource import JobResource, digest, wanted
 from spotelastic.errors import EnvironmentFailure, UsageError
@@ -30,7 +30,7 @@ def read(generation: int = 1, name: str = "gpt", **spec: Any) -> JobResource:
 
 
 def job(files: dict[str, bytes] | None = None, **spec: Any) -> KubeJob:
-    return wanted(read(**spec), files or {})
+    return wanted(read(**spec), files or {}, "r/spotelastic:1")
 
 
 def template(of: KubeJob) -> dict[str, Any]:
@@ -68,6 +68,10 @@ def test_fields_are_the_flags_of_up() -> None:
         ({"codeFrom": {"url": "s3://b/code.tar.gz"}}, "sha256"),
         ({"codeFrom": {"url": "s3://b/", "sha256": "0" * 64}}, "name an archive"),
         ({"codeFrom": {"configMap": "c", "url": "s3://b/x"}}, "not both"),
+        (
+            {"podTemplate": {"spec": {"restartPolicy": "Never"}}},
+            "spec.restartPolicy is spotelastic's",
+        ),
         ({"codeFrom": {"configMap": "c"}, "script": "other.py"}, "other.py"),
     ],
 )
@@ -138,6 +142,5 @@ def test_the_digest_tells_what_a_cluster_has_to_be_given() -> None:
 def test_a_mark_says_whose_the_cluster_is_and_what_it_was_given() -> None:
     told = json.loads(read(generation=3).mark("d"))
     assert told == {"uid": "u-1", "digest": "d", "generation": 3}
-    mark = resource.ClusterMark(**told)
-    assert mark.has(read(generation=4), "d") and mark.has(read(generation=3), "e")
-    assert not mark.has(read(generation=4), "e")
+    mark = ClusterMark(**told)
+    assert mark.has(4, "d") and mark.has(3, "e") and not mark.has(4, "e")

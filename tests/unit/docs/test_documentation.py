@@ -53,6 +53,7 @@ INTERNAL = {
         "SPOTELASTIC_SHM",
     ),
     *("SPOTELASTIC_STATE", "SPOTELASTIC_TOKEN", "SPOTELASTIC_VOLUMES"),
+    *("SPOTELASTIC_ALIVE", "SPOTELASTIC_OPERATOR_IMAGE"),
 }
 """Variables that processes of spotelastic pass to each other."""
 

@@ -130,6 +130,7 @@ def test_no_pod_has_privileges_or_a_token_of_the_cluster() -> None:
     assert container["securityContext"] == {
         "allowPrivilegeEscalation": False,
         "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
     }
     assert "hostNetwork" not in pod
 
@@ -212,7 +213,8 @@ def _pod(job: Any) -> Any:
 
 
 def _shm(resources: PodResources) -> str:
-    (volume,) = _pod(pod_job(resources=resources))["volumes"]
+    volumes = _pod(pod_job(resources=resources))["volumes"]
+    (volume,) = (each for each in volumes if each["name"] == "shared-memory")
     assert volume["emptyDir"]["medium"] == "Memory"
     return str(volume["emptyDir"]["sizeLimit"])
 

@@ -11,6 +11,7 @@ from support.kubernetes.pod_jobs import check_schema, of_kind
 from spotelastic.cli.main import main
 from spotelastic.kubernetes.cluster_manifests import control_rules
 from spotelastic.kubernetes.operator_manifests import operator_manifests, operator_rules
+from spotelastic.kubernetes.provider.kube_names import KubeNames
 
 
 @pytest.mark.parametrize("namespace", ["", "ml"])
@@ -29,19 +30,22 @@ def test_the_operator_is_not_root_writes_to_one_volume_and_is_reached_by_nobody(
     pod = of_kind("Deployment", made)["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     assert pod["securityContext"]["runAsNonRoot"] is True
+    assert container["livenessProbe"]["exec"]
     assert container["securityContext"] == {
         "allowPrivilegeEscalation": False,
         "capabilities": {"drop": ["ALL"]},
         "readOnlyRootFilesystem": True,
     }
-    assert [each["name"] for each in pod["volumes"]] == ["files"]
+    assert {each["name"]: list(each) for each in pod["volumes"]} == {
+        name: ["name", "emptyDir"] for name in ("files", "tmp")
+    }
     assert container["resources"]["limits"]["memory"]
     assert of_kind("NetworkPolicy", made)["spec"]["ingress"] == []
 
 
 def test_it_may_hand_on_what_a_control_pod_may_and_reads_no_secret() -> None:
     rules = operator_rules()
-    for each in rbac.single(control_rules()):
+    for each in rbac.single(control_rules(KubeNames("train"))):
         assert rbac.allows(rules, each), f"the Role of a cluster is refused for {each}"
     assert "*" not in json.dumps(rules)
     assert not {"secrets", "pods/exec"} & {each.resource for each in rbac.single(rules)}
@@ -73,6 +77,13 @@ def test_rules_allow_what_they_name_in_their_namespace_alone() -> None:
         assert not may(account, namespace, *asked)
 
 
+def test_rules_that_name_objects_allow_these_alone() -> None:
+    rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["*"], "resourceNames": ["a"]}]
+    assert rbac.allows(rules, rbac.asked("PATCH", "", "pods", "a", ""))
+    for asked in (("PATCH", "b"), ("GET", ""), ("POST", "")):
+        assert not rbac.allows(rules, rbac.asked(asked[0], "", "pods", asked[1], ""))
+
+
 def test_the_command_prints_what_is_applied_and_asks_for_an_image(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -88,7 +99,7 @@ def test_the_command_prints_what_is_applied_and_asks_for_an_image(
     assert code == 0 and kinds[0] == "CustomResourceDefinition" and "Deployment" in kinds
     code, out, err = run("operator", "--render")
     assert (code, out) == (2, "") and "--image" in err
-    code, out, err = run("operator", "--image", "r/tools:1")
+    code, out, err = run("operator", "--image", "r/tools:1", "--json")
     assert (code, out) == (2, "") and "--render" in err
     code, out, _ = run("crd")
     assert code == 0 and "elasticjobs.spotelastic.internal" in out

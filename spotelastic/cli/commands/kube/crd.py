@@ -27,4 +27,4 @@ def crd(
     from spotelastic.kubernetes.yaml_text import yaml_text
 
     made = definition()
-    print(tables.to_json(made) if json else yaml_text([made], notes={}), end="\n" if json else "")
+    print(tables.to_json(made) if json else yaml_text([made]), end="\n" if json else "")

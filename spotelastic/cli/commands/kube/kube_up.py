@@ -16,9 +16,9 @@ from spotelastic.cli.render.confirmation import asking
 from spotelastic.cli.render.progress_view import view
 from spotelastic.client import failure_log
 from spotelastic.client.cluster import Cluster
-from spotelastic.client.kubernetes import bring_up
 from spotelastic.client.kubernetes.kube_job import KubeJob, kube_job
 from spotelastic.client.kubernetes.pod_config import PodConfig
+from spotelastic.client.operator import apply
 from spotelastic.client.progress import FirstStepTimer, Say, ended
 from spotelastic.client.targets.kube_target import KubePlace, KubeTarget
 from spotelastic.client.watch import outcome
@@ -53,9 +53,9 @@ def _carry_through(job: KubeJob, target: KubeTarget, undo: ExitStack, signals: S
         say: Say = shown.say
         stays = LeftRunning(job.name, target, job.spec.linger, undo, signals, say)
         began = steady()
-        known = bring_up.look(target, job, asking(yes=config.yes))
+        known = apply.look(target, job, asking(yes=config.yes))
         with stays.changed() if known is not None else nullcontext():
-            record = bring_up.carry_out(target, job, known, say)
+            record = apply.carry_out(target, job, known, say)
         told = () if known is None else known.objects.events()
         first = FirstStepTimer(began) if known is None else None
         cluster = Cluster(target, record, told=told, first=first)
@@ -80,16 +80,14 @@ def _carry_through(job: KubeJob, target: KubeTarget, undo: ExitStack, signals: S
 
 def _show_plan(job: KubeJob, target: KubeTarget) -> None:
     """Show what would be created, as JSON or for people."""
-    made = bring_up.objects(job)
     if job.config.json:
-        print(tables.to_json({"apiVersion": "v1", "kind": "List", "items": made}))
+        print(tables.to_json(apply.manifest(job, {"sha256": job.spec.code})))
         return
     known = target.known(job.name) is not None
     wrapping.say(
         f"{job.name} in the namespace {target.api.namespace}: {'is up' if known else 'new'}"
     )
-    for each in made:
-        wrapping.say(f"  {each['kind']} {each['metadata']['name']}")
+    wrapping.say(f"  an ElasticJob {job.name}, whose operator makes the pods")
     settings = job.spec.settings
     wrapping.say(
         f"  {settings.min_nodes} to {settings.max_nodes} pods of {job.pods.image}, which train "

@@ -3,6 +3,7 @@
 import os
 import socket
 import threading
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,9 +12,9 @@ OPERATOR_EXAMPLES = """[bold]Examples[/]
 
 spotelastic kube operator --render --image REGISTRY/tools:1 --namespace ml | kubectl apply -f -
 
-spotelastic kube operator --namespace ml
+spotelastic kube operator --namespace ml --image REGISTRY/spotelastic:1
 """
-POD = "SPOTELASTIC_POD"
+POD, ALIVE = "SPOTELASTIC_POD", "SPOTELASTIC_ALIVE"
 
 
 def operator(
@@ -34,7 +35,11 @@ def operator(
     ] = False,
     image: Annotated[
         str | None,
-        typer.Option(help="With --render: an image with spotelastic and its extra kubernetes."),
+        typer.Option(
+            envvar="SPOTELASTIC_OPERATOR_IMAGE",
+            help="Image of spotelastic with its extra kubernetes: of control pods, and with "
+            "--render of the operator.",
+        ),
     ] = None,
     json: Annotated[
         bool, typer.Option("--json", help="With --render: print JSON in place of YAML.")
@@ -48,14 +53,14 @@ def operator(
     """
     from spotelastic.errors import UsageError
 
+    if not image:
+        raise UsageError("name the image of spotelastic: --image REGISTRY/spotelastic:1")
     if render:
-        if not image:
-            raise UsageError("--render: name the operator's image: --image REGISTRY/spotelastic:1")
         _print(image, namespace or "", as_json=json)
         return
-    if image or json:
-        raise UsageError("--image and --json are for the manifests: add --render")
-    raise typer.Exit(_run(context, namespace))
+    if json:
+        raise UsageError("--json is for the manifests: add --render")
+    raise typer.Exit(_run(context, namespace, image))
 
 
 def _print(image: str, namespace: str, *, as_json: bool) -> None:
@@ -71,19 +76,20 @@ def _print(image: str, namespace: str, *, as_json: bool) -> None:
     if as_json:
         print(tables.to_json({"apiVersion": "v1", "kind": "List", "items": made}))
     else:
-        print(yaml_text(made, notes={}), end="")
+        print(yaml_text(made), end="")
 
 
-def _run(context: str | None, namespace: str | None) -> int:
+def _run(context: str | None, namespace: str | None, image: str) -> int:
     from spotelastic.client.operator.operator import serve
     from spotelastic.kubernetes.provider import api_client as kube_api
     from spotelastic.signals import Signals
 
     api, over = kube_api.connect(context, namespace), threading.Event()
     me = os.environ.get(POD) or f"{socket.gethostname()}-{os.getpid()}"
+    alive = Path(os.environ[ALIVE]) if os.environ.get(ALIVE) else None
     with Signals() as signals:
         try:
-            serve(api, me, over, _say)
+            serve(api, me, image, over, _say, alive)
         except KeyboardInterrupt:
             return signals.exit_code
     return 0

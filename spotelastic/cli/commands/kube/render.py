@@ -1,56 +1,47 @@
 """Defines `spotelastic kube render`, which prints the manifests of a job."""
 
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from enum import StrEnum
 from inspect import Parameter, Signature
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from spotelastic import validation
 from spotelastic.cli.options import script_args
 from spotelastic.cli.options import up as options
 from spotelastic.client.config.job_config import SCRIPT
-from spotelastic.client.kubernetes.pod_config import RENDERED, PodConfig
+from spotelastic.client.config.option import config_fields
+from spotelastic.client.kubernetes.pod_config import PRINTED, RENDERED, PodConfig
+from spotelastic.errors import UsageError
+from spotelastic.kubernetes.job_as_pods import PodJob
 
 EXAMPLES = """[bold]Examples[/]
 
 spotelastic kube render --image REGISTRY/train:1 --storage s3://bucket/run --max 8 --gpus 8 train.py
 
-spotelastic kube render --min 2 --max 8 | kubectl apply -f -
+spotelastic kube render --min 2 --max 8 --namespace ml > train.yaml
 
-spotelastic kube render --as kubeflow --namespace ml > train.yaml
+spotelastic kube render --as job --min 2 --max 8 | kubectl apply -f -
 
 spotelastic kube render --secret WANDB_API_KEY --node-selector karpenter.sh/capacity-type=spot
 """
 
 
-WORDS: Mapping[str, tuple[str, str | None]] = {
-    "script": ("The script, as a path in the image.", SCRIPT),
-    "name": ("Name of the job and of its run.", "from the script"),
-    "min": ("Minimum number of pods.", None),
-    "max": ("Maximum number of pods.", "--min"),
-    "nproc_per_node": ("Workers per pod.", "one per GPU, else one"),
-    "instance_types": ("Instance types that pods may run on, preferred first.", "any"),
-    "gpus": ("GPUs of each pod.", "none"),
-    "zones": ("Spread all pods over the zones (spread), or those with etcd members (pack).", None),
-    "image": ("Container image with the script, its packages and spotelastic.", None),
-    "secret": ("Variable whose value is in a Secret. Can be repeated.", None),
-    "bucket": ("Bucket for checkpoints, in place of --storage.", None),
-    "metrics_port": ("Port at which pods serve metrics for Prometheus.", None),
-}
-"""Words for flags that `up` has, too, where they mean something else for pods."""
-
-
 class JobForm(StrEnum):
     """What a job is rendered as."""
 
+    ELASTIC_JOB = "elastic-job"
     JOB = "job"
-    KUBEFLOW = "kubeflow"
 
 
-def render(form: JobForm, runtime: str, json: bool, **given: Any) -> None:
+def render(form: JobForm, json: bool, **given: Any) -> None:
     """Print the manifests of a job, for `kubectl apply`: nothing is asked of a cluster.
+
+    By default it is the ElasticJob that `up --kube` applies, but for the code,
+    which is in the image. With `--as job` they need no operator.
 
     The image has the script, its packages and spotelastic. Flags that are not
     given are read from spotelastic.toml in this folder, those about pods from its
@@ -59,33 +50,46 @@ def render(form: JobForm, runtime: str, json: bool, **given: Any) -> None:
     A secret is named, and never printed: its value is in a Secret of the cluster.
     """
     from spotelastic.cli.render import tables
-    from spotelastic.client.kubernetes.pod_job import pod_job
-    from spotelastic.kubernetes.kubeflow import kubeflow_manifests
+    from spotelastic.client.config.job_code import PlacedCode
+    from spotelastic.client.kubernetes.kube_job import kube_job
+    from spotelastic.client.operator import apply
     from spotelastic.kubernetes.manifests import manifests
     from spotelastic.kubernetes.yaml_text import yaml_text
 
-    args = script_args.without_guard(given["args"] or ())
-    job = pod_job(PodConfig(**given | {"args": args}), os.environ)
-    made = kubeflow_manifests(job, runtime) if form is JobForm.KUBEFLOW else manifests(job)
+    config = PodConfig(**given | {"args": script_args.without_guard(given["args"] or ())})
+    name = config.name or validation.default_name(Path(config.script or SCRIPT))
+    asked = replace(config, kube=True, secrets_from=config.secrets_from or name)
+    job = kube_job(asked, PlacedCode())
+    if form is JobForm.JOB:
+        _check_for_job(config)
+        made = manifests(job.pods)
+    else:
+        made = [apply.manifest(job, {})]
     if json:
         print(tables.to_json({"apiVersion": "v1", "kind": "List", "items": made}))
     else:
-        print(yaml_text(made, _heading(job.name, job.secrets)), end="")
+        print(yaml_text(made, _heading(job.pods)), end="")
 
 
-def _heading(name: str, secrets: Any) -> Sequence[str]:
+def _check_for_job(config: PodConfig) -> None:
+    """Raise `UsageError` for what pods without a control pod do not do."""
+    for field in config_fields(PodConfig):
+        if field.name not in RENDERED and getattr(config, field.name) != field.default:
+            raise UsageError(f"--as job: {field.flag} is for an ElasticJob: leave it out")
+
+
+def _heading(job: PodJob) -> Sequence[str]:
     """Return what has to be there before the manifests are applied."""
-    lines = [
-        f"The job {name}, made by `spotelastic kube render`: apply it with `kubectl apply -f`."
+    made = [
+        f"The job {job.name}, made by `spotelastic kube render`: apply it with `kubectl apply -f`."
     ]
-    by_secret: dict[str, list[str]] = {}
-    for each in secrets.values():
-        by_secret.setdefault(each.secret, []).append(each.key)
-    for secret, keys in sorted(by_secret.items()):
-        values = " ".join(f'--from-literal={key}="${key}"' for key in sorted(keys))
-        lines += ["It reads a Secret, which is made once:"]
-        lines += [f"    kubectl create secret generic {secret} {values}"]
-    return lines
+    keys = [f'--from-literal={name}="${name}"' for name in sorted(job.secrets)]
+    names = {each.secret for each in job.secrets.values()}
+    made += [
+        f"It reads a Secret: kubectl create secret generic {name} {' '.join(keys)}"
+        for name in names
+    ]
+    return made
 
 
 def _signature() -> Any:
@@ -93,20 +97,16 @@ def _signature() -> Any:
     as_ = Annotated[
         JobForm,
         typer.Option(
-            "--as", metavar="job|kubeflow", help="An Indexed Job, or one for Kubeflow's Trainer."
+            "--as", metavar="elastic-job|job", help="For an operator, or for Kubernetes alone."
         ),
-    ]
-    runtime = Annotated[
-        str, typer.Option(metavar="NAME", help="With --as kubeflow: the ClusterTrainingRuntime.")
     ]
     as_json = Annotated[bool, typer.Option("--json", help="Print JSON in place of YAML.")]
     kind = Parameter.POSITIONAL_OR_KEYWORD
     own = [
-        Parameter("form", kind, default=JobForm.JOB, annotation=as_),
-        Parameter("runtime", kind, default="spotelastic", annotation=runtime),
+        Parameter("form", kind, default=JobForm.ELASTIC_JOB, annotation=as_),
         Parameter("json", kind, default=False, annotation=as_json),
     ]
-    return Signature([*options.parameters(PodConfig, RENDERED, WORDS), *own])
+    return Signature([*options.parameters(PodConfig, PRINTED), *own])
 
 
 render.__signature__ = _signature()  # type: ignore[attr-defined]

@@ -79,6 +79,13 @@ class PodOptions:
     service_account: str | None = option(
         None, "Service account of the pods, by which they reach the storage.", UP, PODS
     )
+    pod_template: str | None = option(
+        None,
+        "Pod template that is merged over the workers': a file of YAML or JSON, or JSON.",
+        UP,
+        PODS,
+        metavar="FILE",
+    )
     workdir: str | None = option(
         None,
         "Folder of the image that the script is in.",

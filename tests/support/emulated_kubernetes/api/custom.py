@@ -1,14 +1,15 @@
 """Custom resources, as their definitions say (pure): their kinds, what is pruned and refused of
 their objects, and their columns.
 
-Of a definition's schema its types, formats of values, required fields and enumerations count, as in
-the API server. Rules in CEL and default values do not.
+Of a definition's schema its types, formats of values, required fields, enumerations and rules
+count, as in the API server. Default values do not.
 """
 
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from support.emulated_kubernetes.api import cel
 from support.emulated_kubernetes.api.kinds import ObjectKind
 from support.emulated_kubernetes.api.refusals import invalid
 from support.emulated_kubernetes.api.selectors import field
@@ -63,8 +64,11 @@ def check_definition(given: Mapping[str, Any]) -> None:
         _check_structure("spec.versions.schema", version["schema"]["openAPIV3Schema"])
 
 
-def fitted(kind: ObjectKind, definition: Mapping[str, Any], given: Object) -> Object:
-    """Return an object without the fields that its definition does not know.
+def fitted(
+    kind: ObjectKind, definition: Mapping[str, Any], given: Object, before: Object | None = None
+) -> Object:
+    """Return an object without the fields that its definition does not know. `before`: the object
+    that it changes.
 
     Raises `ApiError` for values that it does not allow.
     """
@@ -75,7 +79,26 @@ def fitted(kind: ObjectKind, definition: Mapping[str, Any], given: Object) -> Ob
     for name in ("spec", "status"):
         if name in given and name in properties:
             made[name] = _fitted(kind, name, properties[name], given[name])
+            _check_rules(kind, name, properties[name], made[name], (before or {}).get(name))
     return made
+
+
+def _check_rules(
+    kind: ObjectKind, path: str, schema: Mapping[str, Any], value: Any, before: Any
+) -> None:
+    """Raise `ApiError` for a value that breaks a rule. Values in lists have no rules here."""
+    broken = [
+        f"{path}: Invalid value: {each['message']}"
+        for each in schema.get("x-kubernetes-validations", ())
+        if not (before is None and cel.is_transition(each["rule"]))
+        and not cel.holds(each["rule"], value, before)
+    ]
+    if broken:
+        raise invalid(kind.name, ", ".join(broken))
+    was = before if isinstance(before, Mapping) else {}
+    for name, its in schema.get("properties", {}).items():
+        if isinstance(value, Mapping) and name in value:
+            _check_rules(kind, f"{path}.{name}", its, value[name], was.get(name))
 
 
 def cells(kind: ObjectKind, definition: Mapping[str, Any]) -> dict[str, tuple[str, str]]:

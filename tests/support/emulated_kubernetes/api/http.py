@@ -316,7 +316,10 @@ class ApiServer:
         """Set the replicas of an object that scales."""
         if not at.kind.scales:
             raise not_found(f"the scale of {at.kind.plural}")
-        patch = {"spec": {"replicas": int(given["spec"]["replicas"])}}
+        version = (given.get("metadata") or {}).get("resourceVersion")
+        patch: Object = {"spec": {"replicas": int(given["spec"]["replicas"])}}
+        if version:
+            patch["metadata"] = {"resourceVersion": version}
         return self._store.patch(at.kind, at.place, at.name, patch, patches.MERGE)
 
 

@@ -47,6 +47,8 @@ CONFIG_MAPS = ObjectKind("", "v1", "configmaps", "ConfigMap")
 EVENTS = ObjectKind("", "v1", "events", "Event")
 CLAIMS = ObjectKind("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim", has_status=True)
 ACCOUNTS = ObjectKind("", "v1", "serviceaccounts", "ServiceAccount")
+QUOTAS = ObjectKind("", "v1", "resourcequotas", "ResourceQuota", has_status=True)
+LIMITS = ObjectKind("", "v1", "limitranges", "LimitRange")
 JOBS = ObjectKind("batch", "v1", "jobs", "Job", has_status=True)
 DEPLOYMENTS = ObjectKind("apps", "v1", "deployments", "Deployment", has_status=True, scales=True)
 REPLICA_SETS = ObjectKind("apps", "v1", "replicasets", "ReplicaSet", has_status=True, scales=True)
@@ -63,6 +65,7 @@ DEFINITIONS = ObjectKind(
 
 KINDS = (
     *(NAMESPACES, NODES, PODS, SERVICES, SECRETS, CONFIG_MAPS, EVENTS, CLAIMS, ACCOUNTS),
+    *(QUOTAS, LIMITS),
     *(JOBS, DEPLOYMENTS, REPLICA_SETS, LEASES, BUDGETS, NETWORK_POLICIES, ROLES, BINDINGS),
     DEFINITIONS,
 )

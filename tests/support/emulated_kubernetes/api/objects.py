@@ -16,11 +16,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from support.emulated_kubernetes.api import custom, patches
+from support.emulated_kubernetes.api import admission, custom, patches
 from support.emulated_kubernetes.api.kinds import (
     DEFINITIONS,
     KINDS,
+    LIMITS,
+    NAMESPACES,
     PODS,
+    QUOTAS,
     REPLICA_SETS,
     ObjectKind,
 )
@@ -162,7 +165,9 @@ class ObjectStore:
         metadata["creationTimestamp"] = timestamp(self.clock())
         metadata["generation"] = 1
         made |= {"apiVersion": kind.api_version, "kind": kind.name}
-        made = self._fitted(kind, made)
+        made = self._fitted(kind, made, None)
+        if kind is PODS:
+            made = self._admitted(namespace, made)
         if kind.has_status:
             made["status"] = {"replicas": 0} if kind is REPLICA_SETS else {}
         return self._put(kind, None, made)
@@ -276,9 +281,17 @@ class ObjectStore:
 
     # -- within ----------------------------------------------------------------------------------
 
-    def _fitted(self, kind: ObjectKind, given: Object) -> Object:
+    def _fitted(self, kind: ObjectKind, given: Object, before: Object | None) -> Object:
         """Return an object as its definition allows it. Raises `ApiError`."""
-        return custom.fitted(kind, self.definition(kind), given) if kind.custom else given
+        if not kind.custom:
+            return given
+        return custom.fitted(kind, self.definition(kind), given, before)
+
+    def _admitted(self, namespace: str, pod: Object) -> Object:
+        """Return a new pod as its namespace admits it. Raises `ApiError`."""
+        its = self.find(NAMESPACES, "", namespace) or {"metadata": {}}
+        limits, quotas = self.items(LIMITS, namespace), self.items(QUOTAS, namespace)
+        return admission.admitted(pod, its, limits, quotas, self.items(PODS, namespace))
 
     def _check_version(self, kind: ObjectKind, before: Object, given: Mapping[str, Any]) -> None:
         asked, has = given.get("metadata", {}), before["metadata"]
@@ -296,7 +309,7 @@ class ObjectStore:
                 metadata[each] = had[each]
         after = {**after, "metadata": metadata}
         after |= {"apiVersion": kind.api_version, "kind": kind.name}
-        after = self._fitted(kind, after)
+        after = self._fitted(kind, after, before)
         if after == before:
             return before
         if after.get("spec") != before.get("spec"):

@@ -98,7 +98,9 @@ def _is_keyed(value: Any, key: str | None) -> bool:
         key is not None
         and isinstance(value, Sequence)
         and not isinstance(value, str)
-        and all(isinstance(each, Mapping) and key in each for each in value)
+        and all(
+            isinstance(each, Mapping) and isinstance(each.get(key), str | int) for each in value
+        )
     )
 
 

@@ -1,7 +1,4 @@
-"""What a service account may do, as Roles and RoleBindings of its namespace say (pure).
-
-Rules that name single objects (`resourceNames`) allow nothing here.
-"""
+"""What a service account may do, as Roles and RoleBindings of its namespace say (pure)."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +17,8 @@ class Access:
     group: str
     resource: str
     """With a part of an object after a slash: pods/log."""
+    name: str = ""
+    """Of the object; "": none is named, or any, in a rule."""
 
 
 def asked(
@@ -31,7 +30,7 @@ def asked(
         verb = "get" if name else "watch" if watches else "list"
     elif method == "DELETE":
         verb = "delete" if name else "deletecollection"
-    return Access(verb, group, f"{plural}/{part}" if part else plural)
+    return Access(verb, group, f"{plural}/{part}" if part else plural, name)
 
 
 def rules_of(
@@ -57,19 +56,21 @@ def allows(rules: Iterable[Object], access: Access) -> bool:
         _has(rule.get("verbs", ()), access.verb)
         and _has(rule.get("apiGroups", ()), access.group)
         and _has(rule.get("resources", ()), access.resource)
+        # An object that is created has no name yet, whatever its manifest says.
+        and (not rule.get("resourceNames") or access.name in rule["resourceNames"])
         for rule in rules
-        if not rule.get("resourceNames")
     )
 
 
 def single(rules: Iterable[Object]) -> list[Access]:
     """Return each access that rules allow."""
     return [
-        Access(verb, group, resource)
+        Access(verb, group, resource, name)
         for rule in rules
         for verb in rule.get("verbs", ())
         for group in rule.get("apiGroups", ())
         for resource in rule.get("resources", ())
+        for name in rule.get("resourceNames", ("",))
     ]
 
 

@@ -38,6 +38,8 @@ class ControlPlane:
         self._store = store
         self._retry_at: dict[str, float] = {}
         """When a Job, by its uid, may create pods again after a failure."""
+        self._refused: dict[str, str] = {}
+        """Why pods of an owner, by its uid, are refused, as it was told."""
 
     def reconcile(self) -> float:
         """Do what is to be done now. Returns when to do it again at the latest; 0: at a change."""
@@ -75,8 +77,7 @@ class ControlPlane:
             self._store.delete(PODS, place, each)
             self.tell(JOBS, job, "SuccessfulDelete", f"Deleted pod: {each}")
         for index, failures in done.create:
-            made = self._create_pod(JOBS, job, partial(_indexed, name, index, failures))
-            self.tell(JOBS, job, "SuccessfulCreate", f"Created pod: {made}")
+            self._create_pod(JOBS, job, partial(_indexed, name, index, failures))
         # The counts first: a pod that is gone before it is counted would be counted never.
         self._store.update(JOBS, place, name, lambda it: it.update(status=done.status), uid=uid)
         for each in done.release:
@@ -113,11 +114,10 @@ class ControlPlane:
             self._store.delete(PODS, place, each)
             self.tell(REPLICA_SETS, group, "SuccessfulDelete", f"Deleted pod: {each}")
         for _ in range(done.create):
-            made = self._create_pod(REPLICA_SETS, group, partial(_replica, name))
-            self.tell(REPLICA_SETS, group, "SuccessfulCreate", f"Created pod: {made}")
+            self._create_pod(REPLICA_SETS, group, partial(_replica, name))
         self._store.update(REPLICA_SETS, place, name, lambda it: it.update(status=done.status))
 
-    def _create_pod(self, kind: ObjectKind, owner: Object, named: Any) -> str:
+    def _create_pod(self, kind: ObjectKind, owner: Object, named: Any) -> None:
         template, metadata = owner["spec"]["template"], owner["metadata"]
         given = template.get("metadata", {})
         reference = {
@@ -137,8 +137,24 @@ class ControlPlane:
             "spec": dict(template["spec"]),
         }
         named(pod)
-        made = self._store.create(PODS, metadata["namespace"], pod)
-        return str(made["metadata"]["name"])
+        try:
+            made = self._store.create(PODS, metadata["namespace"], pod)
+        except ApiError as error:
+            if error.code != 403:
+                raise
+            self._tell_refused(kind, owner, error.message)
+            return
+        self._refused.pop(metadata["uid"], None)
+        if kind is not DEPLOYMENTS:
+            name = made["metadata"]["name"]
+            self.tell(kind, owner, "SuccessfulCreate", f"Created pod: {name}")
+
+    def _tell_refused(self, kind: ObjectKind, owner: Object, why: str) -> None:
+        """Record that the namespace refuses a pod, once: the next pass tries again."""
+        why = why.partition(" is forbidden: ")[2]
+        if self._refused.get(owner["metadata"]["uid"]) != why:
+            self._refused[owner["metadata"]["uid"]] = why
+            self.tell(kind, owner, "FailedCreate", f"Error creating: pods are forbidden: {why}")
 
     # -- pods ------------------------------------------------------------------------------------
 

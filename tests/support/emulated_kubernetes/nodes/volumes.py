@@ -58,6 +58,8 @@ class PodFolders:
         if pod["spec"].get("automountServiceAccountToken", True):
             found[SERVICE_ACCOUNT] = str(self.own / "account")
         for name, within, at in its.mounts:
+            if at == "/tmp":
+                continue  # this machine's own, in which its programs may be
             found[at] = str(self._place(volumes[name], pod) / within)
         return [{"from": source, "at": at} for at, source in found.items()]
 
