@@ -1,12 +1,13 @@
 """How fast a job trained, on how many nodes, how well and at which price, over its time (pure)."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import chain, groupby, pairwise
 from statistics import median
 
 from spotelastic.model.counting import dollars
 from spotelastic.model.job import ENDED
+from spotelastic.model.measured import GPU_MEMORY, GPU_USE, Series
 from spotelastic.model.progress import Interruption, Point
 from spotelastic.web.view import words
 from spotelastic.web.view.chart import (
@@ -25,6 +26,8 @@ from spotelastic.web.view.timeline import round_starts, time_ticks
 
 MOST_POINTS = 400
 """Points that a curve has; it is half as wide as that of the loss."""
+PERCENTS = {GPU_USE: "percent, all nodes", GPU_MEMORY: "percent in use, all nodes"}
+"""What is measured in percent, and what is told of it."""
 PARTS = 60
 """Parts of the time, of each of which the goodput is told."""
 
@@ -86,7 +89,8 @@ def history(it: PublishedCluster, counts: Sequence[tuple[float, int]]) -> tuple[
     shown = _Time(begin, max(end, begin + 1.0), struck)
     rounds = by_round(executed, round_starts(it.events))
     found = (_steps(rounds, shown), _nodes(it, counts, shown), _goodput(rounds, shown))
-    return tuple(each for each in (*found, _rates(it, shown)) if each is not None)
+    curves = (_measured(name, series, shown) for name, series in _in_order(it.measured))
+    return tuple(each for each in (*found, _rates(it, shown), *curves) if each is not None)
 
 
 def _steps(rounds: Sequence[Sequence[Point]], shown: _Time) -> HistoryChart | None:
@@ -176,6 +180,26 @@ def _rates(it: PublishedCluster, shown: _Time) -> HistoryChart | None:
         [_stairs(it.rates, shown.end)], up, f"US dollars an hour, {last} last", left=left, unit="$"
     )
     return HistoryChart("Cost per hour", "US dollars, all nodes", chart)
+
+
+def _in_order(measured: Mapping[str, Series]) -> list[tuple[str, Series]]:
+    """Return what was measured: first the GPUs, and then what the script logs, by name."""
+    return sorted(measured.items(), key=lambda its: (its[0] not in PERCENTS, its[0]))
+
+
+def _measured(name: str, series: Series, shown: _Time) -> HistoryChart | None:
+    """Return the curve of a value, with a gap where it is no number."""
+    groups = groupby(series, key=lambda each: each.value is None)
+    lines = [[(at, value or 0.0) for at, value in its] for is_gap, its in groups if not is_gap]
+    if not lines:
+        return None
+    newest, is_percent = series[-1].value, name in PERCENTS
+    told = "NaN last" if newest is None else f"{newest:.4g}{'%' * is_percent} last"
+    up = ChartScale(0.0, 108.0)
+    if not is_percent:
+        up = robust_scale([value for line in lines for _, value in line])
+    chart = shown.chart(lines, up, f"{name}, {told}", unit="%" if is_percent else "")
+    return HistoryChart(name, PERCENTS.get(name, told), chart)
 
 
 def _stairs(changes: Sequence[tuple[float, float]], end: float) -> list[tuple[float, float]]:
