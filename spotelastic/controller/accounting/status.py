@@ -107,7 +107,7 @@ def status(
         logged={
             name: series[-1].value
             for name, series in records.measured.items()
-            if name not in (GPU_USE, GPU_MEMORY)
+            if series and name not in (GPU_USE, GPU_MEMORY)
         },
     )
 

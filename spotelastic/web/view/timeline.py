@@ -5,8 +5,7 @@ It is put together from the events alone, which are all that is known of nodes t
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
 
 from spotelastic.model.counting import counted
 from spotelastic.model.headline import TROUBLE
