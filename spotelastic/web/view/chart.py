@@ -339,7 +339,8 @@ def _past(
     """
     finite = [point.at for point in drawable]
     for seen_at, first in spells:
-        its = [p.at for p in executed if p.step == first and p.at <= seen_at + SKEW]
+        alike = (point for point in executed if point.step == first and point.loss is None)
+        its = [point.at for point in alike if point.at <= seen_at + SKEW]
         after = bisect.bisect_right(finite, its[-1]) if its else len(finite)
         if after < len(finite):
             yield first, max(p.step for p in executed if its[-1] <= p.at < finite[after])

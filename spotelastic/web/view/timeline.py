@@ -286,7 +286,7 @@ def _rounds(ordered: Iterable[Event], share: _Share) -> Iterator[LaneSpan]:
     ends = [*(event.at for event in marks[1:]), share.end]
     folded: list[Event] = []
     begun = ended = 0.0
-    for event, until in zip(marks, ends, strict=True):
+    for event, until in zip(marks, ends, strict=False):
         begin, end = share.of(event.at), share.of(until)
         if event.kind == "job" or end <= begin:
             continue

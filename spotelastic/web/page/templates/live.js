@@ -13,7 +13,10 @@
 
   // -- sections -------------------------------------------------------------------------------
 
-  const keyOf = (element) => element && element.closest("[data-key]") && element.closest("[data-key]").dataset.key;
+  const keyOf = (element) => {
+    const part = element && element.closest("[data-key], a");
+    return part && (part.dataset.key || part.textContent);
+  };
   const renew = (id, html) => {
     const element = document.getElementById(id);
     if (!element) return;
@@ -32,7 +35,7 @@
       if (index === within) each.focus({ preventScroll: true });
     });
     if (key) {
-      const again = all("[data-key]", element).find((each) => each.dataset.key === key);
+      const again = all("[data-key], a", element).find((each) => keyOf(each) === key);
       if (again) again.focus({ preventScroll: true });
     }
     return true;
