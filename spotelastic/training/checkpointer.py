@@ -364,7 +364,7 @@ class Checkpointer(Saving):
         if self._measuring is not None:
             self._measuring.step_begins()
 
-    def log(self, **values: Any) -> None:
+    def log(self, /, **values: Any) -> None:
         """Show values of the script beside the loss, by their names: `log(lr=..., grad_norm=...)`.
 
         A value is a number, or a tensor of one element. Those of rank 0 count, with the next step
