@@ -6,8 +6,11 @@ from msgspec import structs
 from spotelastic_checkpoints.types import Commit, DaemonStatus, TimedValue, WorkerStep
 from support.simulation.node_state import changed, node_state
 
+from spotelastic.agent.observe import observe
+from spotelastic.agent.state.events import GpusMeasured
 from spotelastic.agent.state.node_progress import progress
 from spotelastic.agent.state.values import NEW, Workers
+from spotelastic.model.gpu import GpuFault
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.notice import Notice
 from spotelastic.model.progress import GpuUse
@@ -91,3 +94,10 @@ def test_the_node_of_rank_0_tells_what_the_script_logs_and_each_how_busy_its_gpu
     assert (found := progress("a", local, told, 10.0, "")).logged == logged
     assert found.gpu == use
     assert progress("a", NEW, STATUS, 10.0, "").gpu is None
+
+
+def test_how_busy_the_gpus_are_is_no_fault_and_ends_none() -> None:
+    use, fault = GpuUse(2, 0.0, 0, 4), GpuFault("it is lost", "kernel", "xid 79")
+    local = observe(node_state(fault=fault), GpusMeasured(use), 5.0)
+    assert (local.health.use, local.health.fault) == (use, fault)
+    assert observe(local, GpusMeasured(None), 6.0).health.use is None
