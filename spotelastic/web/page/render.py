@@ -7,6 +7,7 @@ Templates escape whatever they are given. So a name, a log line or an error can 
 import base64
 import hashlib
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from importlib.resources import files
@@ -149,6 +150,7 @@ def environment() -> Environment:
         "SMALL": places.SMALL,
         "HEIGHTS": places.HEIGHTS,
         "columns": columns,
+        "quoted": shlex.quote,
     }
     return made
 

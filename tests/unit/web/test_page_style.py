@@ -1,18 +1,20 @@
 """What all pages look like: it can be told apart without colours, and seen against its ground."""
 
+import html
 import json
 import re
+import shlex
 import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.clusters.published_cluster import BEGAN, PUBLISHED, STATUS
+from support.clusters.published_cluster import BEGAN, PUBLISHED, STATUS, with_texts
 
 from spotelastic.model.progress import GpuUse
 from spotelastic.web.page.places import HEIGHTS
-from spotelastic.web.page.render import asset, sections
+from spotelastic.web.page.render import asset, report_page, sections
 from spotelastic.web.view import columns
 from spotelastic.web.view.cluster_view import cluster_view
 from spotelastic.web.view.timeline import STATES
@@ -77,6 +79,31 @@ def test_a_table_has_its_columns_in_the_order_of_the_words() -> None:
         assert names == [column.name for column in given]
         cells = re.findall(r"<t[dh][ >]", body.split("<tr")[1])
         assert len(cells) == len(given)
+
+
+def test_ids_lead_to_logs_where_there_are_some_and_checkpoints_to_their_commands() -> None:
+    view = cluster_view(PUBLISHED, BEGAN + 101)
+    live, report = sections(view), report_page(view)
+    for section, node in (("nodes", "i-3"), ("interruptions", "i-1"), ("interruptions", "i-2")):
+        assert f'<a href="#output">{node}</a>' in live[section]
+    assert '<td class="id">i-9</td>' in live["nodes"], "a control node has no lines in the logs"
+    assert live["events"].count('<a href="#output" class="when">') == len(view.events)
+    assert 'id="output"' not in report and "#output" not in report.partition("<script")[0]
+    for page in (live["checkpoints"], report):
+        copied = re.findall(r'data-copy="([^"]*)"[^>]*>([^<]*)', page)
+        assert copied == [(f"spotelastic ckpt verify demo@{step}", step) for step in ("60", "40")]
+    marks = re.findall(r'role="link" data-at="([^"]*)" data-node="([^"]*)"', live["chart"])
+    assert marks == [(str(BEGAN + 40), "i-2"), (str(BEGAN + 70), "i-1")]
+
+
+def test_a_command_to_copy_is_one_command_whatever_the_name() -> None:
+    """Also of a cluster whose status somebody else has written."""
+    view = cluster_view(with_texts("x; reboot #"), BEGAN + 101)
+    (command,) = re.findall(r'data-copy="([^"]*)"', sections(view)["checkpoints"])
+    assert shlex.split(html.unescape(command)) == [
+        *("spotelastic", "ckpt", "verify"),
+        "x; reboot #@1",
+    ]
 
 
 def test_nothing_can_be_commanded_before_it_is_known_what_can_be_done() -> None:
