@@ -159,7 +159,7 @@ def test_a_cluster_of_very_many_events_has_a_page_of_bounded_size() -> None:
     assert "1,000, the newest first" in written["interruptions"]
     assert "900 earlier ones are not shown" in written["interruptions"]
     assert [row.state for row in view.nodes[:4]] == ["waiting"] * 4, "what does not train is first"
-    assert written["nodes"].count("87%, 549.8 GB of 687.2 GB") == 200
+    assert written["nodes"].count("87%, 550 GB of 687 GB") == 200
 
 
 def test_a_cluster_that_boots_has_nothing_to_show_yet() -> None:
