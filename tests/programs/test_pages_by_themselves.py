@@ -74,5 +74,7 @@ def test_times_are_those_of_the_browser_and_curves_tell_their_values(tmp_path: P
     assert re.search(r"12:2\d:\d\d: 0\.5 s$", step_time)
     assert nodes.endswith(": 2") and goodput.endswith(" %") and price.endswith(": $0.25")
     assert mark.startswith("spot notice: i-2 · ")
+    shown_as = re.findall(r'class="tip mark-of[^>]*>([^<]*)<', shown)
+    assert shown_as == ["●", "▲"], "no time of an axis stands in their place"
     for told, event in zip(found, ("notice i-2", "loss i-1"), strict=True):
         assert told.endswith(event), "a mark leads to its event"

@@ -92,7 +92,7 @@ def test_ids_lead_to_logs_where_there_are_some_and_checkpoints_to_their_commands
     for page in (live["checkpoints"], report):
         copied = re.findall(r'data-copy="([^"]*)"[^>]*>([^<]*)', page)
         assert copied == [(f"spotelastic ckpt verify demo@{step}", step) for step in ("60", "40")]
-    marks = re.findall(r'role="link" data-at="([^"]*)" data-node="([^"]*)"', live["chart"])
+    marks = re.findall(r'role="link" data-when="([^"]*)" data-node="([^"]*)"', live["chart"])
     assert marks == [(str(BEGAN + 40), "i-2"), (str(BEGAN + 70), "i-1")]
 
 

@@ -32,7 +32,7 @@ ATTRIBUTES = (
     "lang charset http-equiv content name id class aria-label role tabindex hidden scope title "
     "datetime width height viewbox preserveaspectratio x y x1 x2 y1 y2 dx dy cx cy r rx d "
     "text-anchor data-tip data-key data-at data-up data-across data-unit aria-hidden "
-    "data-copy data-node href type"
+    "data-copy data-node data-when href type"
 )
 
 

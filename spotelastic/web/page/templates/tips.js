@@ -31,7 +31,7 @@
 
   const lineOf = (part, mark) => {
     const its = [...document.querySelectorAll(`${part} time`)].map((time) => {
-      const apart = Math.abs(Date.parse(time.dateTime.replace(" ", "T")) - 1000 * mark.dataset.at);
+      const apart = Math.abs(Date.parse(time.dateTime.replace(" ", "T")) - 1000 * mark.dataset.when);
       return { apart, line: time.closest("li, tr") };
     }).filter(({ line }) => line.textContent.includes(mark.dataset.node));
     return its.sort((one, other) => one.apart - other.apart)[0];
@@ -45,12 +45,12 @@
     found.line.scrollIntoView({ block: "center" });
   };
   document.addEventListener("click", (event) => {
-    const mark = within(event, ".mark-of[data-at]"), copied = within(event, "[data-copy]");
+    const mark = within(event, ".mark-of[data-when]"), copied = within(event, "[data-copy]");
     if (mark) lead(mark);
     if (copied && navigator.clipboard) navigator.clipboard.writeText(copied.dataset.copy).catch(() => {});
   });
   document.addEventListener("keydown", (event) => {
-    const mark = event.key === "Enter" && within(event, ".mark-of[data-at]");
+    const mark = event.key === "Enter" && within(event, ".mark-of[data-when]");
     if (mark) lead(mark);
   });
 

@@ -36,7 +36,7 @@ class Run:
         self.store.put(KEYS.progress(node), encode(Progress(node, 1, 1, at, gpu=use)))
 
     def series(self, name: str) -> list[tuple[float, float | None]]:
-        return [tuple(each) for each in self.mirror.records().measured[name]]
+        return [(at, value) for at, value in self.mirror.records().measured[name]]
 
 
 @pytest.fixture
