@@ -36,7 +36,7 @@ def ends(scale: ChartScale) -> str:
 
 def path(line: Sequence[tuple[float, float]]) -> str:
     """Return a line within a box of 1000 by 1000; a single point is a short line."""
-    places = [f"{x * 1000:.1f} {(1.0 - y) * 1000:.0f}" for x, y in line]
+    places = [f"{x * 1000:.1f} {(1.0 - y) * 1000:.1f}" for x, y in line]
     return "M" + "L".join(places) + ("h1" if len(places) == 1 else "")
 
 

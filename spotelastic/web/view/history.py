@@ -25,7 +25,7 @@ from spotelastic.web.view.chart import (
 from spotelastic.web.view.published import PublishedCluster
 from spotelastic.web.view.timeline import round_starts, time_ticks
 
-MOST_POINTS = 400
+MOST_POINTS = 300
 """Points that a curve has; it is half as wide as that of the loss."""
 PERCENTS = {GPU_USE: "percent, all nodes", GPU_MEMORY: "percent in use, all nodes"}
 """What is measured in percent, and what is told of it."""
