@@ -4,7 +4,7 @@ They cross process borders inside messages (`messages.py`). Some are stored in e
 """
 
 from collections.abc import Collection
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -206,6 +206,15 @@ class Snapshot(Value, frozen=True):
     """Whether it is a replica: what the node of these ranks alone holds, in another's memory."""
 
 
+class TimedValue(NamedTuple):
+    """A value at a time: one that the script logs, or that was measured."""
+
+    at: float
+    """When it was so (epoch seconds)."""
+    value: float | None
+    """None: it is NaN or infinite, which JSON has no word for."""
+
+
 class WorkerStep(Value, frozen=True):
     """What a worker's page says: how far the worker is, and how fast it goes."""
 
@@ -236,6 +245,8 @@ class WorkerStep(Value, frozen=True):
     """The step that the run ends with; 0: the script does not say."""
     samples: float = 0.0
     """Samples per step of the worker, averaged; 0: the script does not say."""
+    logged: dict[str, TimedValue] = {}
+    """The newest value of each name that the script logs."""
 
 
 class UploadStatus(Value, frozen=True):

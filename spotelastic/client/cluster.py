@@ -52,6 +52,7 @@ from spotelastic.client.targets.shown_cluster import ShownCluster
 from spotelastic.clock import steady, wall
 from spotelastic.controller.model.regions import RegionsRecord
 from spotelastic.errors import JobFailed, SpotelasticError, Unavailable, UsageError
+from spotelastic.model.measured import Series
 from spotelastic.model.progress import Cost, Event, Point, Report, Status
 
 if TYPE_CHECKING:
@@ -166,6 +167,11 @@ class Cluster:
         """Return every step that was executed, with its loss; repeated steps come twice."""
         with self._asking():
             return tuple(self.record.objects.curve())
+
+    def measured(self) -> dict[str, Series]:
+        """Return what the script logs, and how busy GPUs are, over the run's time, by name."""
+        with self._asking():
+            return self.record.objects.measured()
 
     def plot(self, file: str | Path | None = None) -> "SvgPicture":
         """Draw loss over steps, with every interruption marked, and return the SVG as text.

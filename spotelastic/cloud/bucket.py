@@ -13,6 +13,7 @@ from spotelastic_checkpoints.decoders import from_json
 
 from spotelastic.errors import EnvironmentFailure, OtherVersion, Unavailable
 from spotelastic.model.job import JobSpec
+from spotelastic.model.measured import Series
 from spotelastic.model.progress import Earlier, Event, Moving, Point, Report, Status
 from spotelastic.model.protocol import keeping_unknown, unfit
 from spotelastic.model.requests.command import Answer
@@ -23,6 +24,8 @@ STATUS = "status.json"
 EVENTS = "events.jsonl"
 CURVE = "curve.json"
 REPORT = "report.json"
+MEASURED = "measured.json"
+"""What the script logs, and how busy GPUs are, over the run's time."""
 USAGE = "usage.json"
 EARLIER = "earlier.json"
 """What the job has done in the regions that it was in before."""
@@ -141,6 +144,10 @@ class ClusterBucket(ABC):
     def curve(self) -> list[Point]:
         """Return the points of the loss curve."""
         return self._decoded(CURVE, list[Point]) or []
+
+    def measured(self) -> dict[str, Series]:
+        """Return what was logged and measured, by name."""
+        return self._decoded(MEASURED, dict[str, Series]) or {}
 
     def events(self) -> list[Event]:
         """Return all events so far."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from spotelastic.errors import UsageError
 from spotelastic.integrations.libraries import require
-from spotelastic.integrations.lightning_books import LoopBooks
+from spotelastic.integrations.lightning_books import LoopBooks, total_steps
 from spotelastic.training.checkpointer import Checkpointer
 from spotelastic.training.data.sampler import ElasticSampler, microbatches
 
@@ -75,6 +75,8 @@ class ElasticCallback(L.Callback):  # type: ignore[misc, name-defined, unused-ig
         self._books: Any = None
         self._step = 0
         """The optimizer's last step that is known here."""
+        self._total = 0
+        """The step with which training ends; 0: that is not known."""
         self._waits = False
         """Whether that step is still to be counted: a validation or an epoch's end comes first."""
 
@@ -101,6 +103,7 @@ class ElasticCallback(L.Callback):  # type: ignore[misc, name-defined, unused-ig
         if getattr(trainer.precision_plugin, "scaler", None) is not None:
             values["scaler"] = trainer.precision_plugin.scaler
         self._books.share()
+        self._total = total_steps(trainer)
         self._checkpoint = Checkpointer(values, **self._options).__enter__()
         self._step, self._waits = self._checkpoint.restore(), False
         if self._step:
@@ -141,7 +144,8 @@ class ElasticCallback(L.Callback):  # type: ignore[misc, name-defined, unused-ig
             self._books.share()
         self._waits = False
         self._books.stepping = at_once
-        self._checkpoint.step(self._step, loss=trainer.callback_metrics.get("loss"))
+        loss = trainer.callback_metrics.get("loss")
+        self._checkpoint.step(self._step, loss=loss, total=self._total)
 
     def _leave(self, error: BaseException | None = None) -> None:
         """Close the Checkpointer, if training got as far as opening it."""

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import math
 import warnings
 from typing import Any
 
@@ -14,6 +15,17 @@ from spotelastic.training.state import values
 
 HELD = "state_dict"
 """Key of what Lightning's loops save beside their counters."""
+
+
+def total_steps(trainer: Any) -> int:
+    """Return the optimizer's step with which a Trainer ends; 0: it does not know, as where the
+    number of accumulated batches changes, which it refuses to think about.
+    """
+    try:
+        steps = trainer.estimated_stepping_batches
+    except Exception:
+        steps = trainer.max_steps
+    return int(steps) if 0 < steps < math.inf else 0
 
 
 class LoopBooks:

@@ -65,6 +65,7 @@ NOT_FINITE = _job(
 )
 HEADLINE = _job("job_headline", "1 for what is wrong with the job now, 0 for the rest.", "kind")
 LOSS = _job("job_loss_value", "The loss of the newest step, as the script reports it.")
+LOGGED = _job("job_logged_value", "The newest of each value that the script logs.", "name")
 WORLD_SIZE = _job("job_world_size_workers", "Workers of the current round.")
 ROUND = _job("job_round_number", "The number of the current round.")
 STEP_SECONDS = _job("job_step_seconds", "Seconds per step, as the median of the last ones.")
@@ -134,6 +135,8 @@ def _of_status(status: Status, now: float) -> Iterator[Sample]:
     yield STEP.sample(status.step)
     if status.loss is not None:
         yield LOSS.sample(status.loss)
+    known = {name: value for name, value in status.logged.items() if value is not None}
+    yield from LOGGED.each(_by_word(known))
     yield NOT_FINITE.sample(status.not_finite)
     yield from _of_the_end(status, now)
     wrong = {each.kind for each in headlines(status, now)}

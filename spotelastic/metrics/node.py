@@ -52,6 +52,10 @@ UPLOAD_DONE = _node("upload_done_bytes", "Bytes of this node's part of a checkpo
 UPLOAD_TOTAL = _node("upload_size_bytes", "Bytes of this node's part of the checkpoint.")
 UPLOAD_RATE = _node("upload_rate_bytes_per_second", "Speed of this node's upload.")
 
+GPU_BUSY = _node("gpu_busy_ratio", "Share of the time in which the node's GPUs compute.")
+GPU_USED = _node("gpu_memory_used_bytes", "Memory of the node's GPUs that is in use.")
+GPU_SIZE = _node("gpu_memory_size_bytes", "Memory that the node's GPUs have.")
+
 
 def samples(facts: NodeFacts) -> Iterator[Sample]:
     """Yield what is known of the node. What was not measured yet has no samples."""
@@ -84,6 +88,10 @@ def _of_progress(progress: Progress) -> Iterator[Sample]:
     if progress.measured:
         yield OWN_SECONDS.sample(progress.own_time)
         yield WAITING_SECONDS.sample(progress.waiting_time)
+    if progress.gpu is not None:
+        yield GPU_BUSY.sample(progress.gpu.busy)
+        yield GPU_USED.sample(progress.gpu.memory)
+        yield GPU_SIZE.sample(progress.gpu.memory_total)
     upload = progress.upload
     yield UPLOAD_DONE.sample(upload.done if upload else 0)
     yield UPLOAD_TOTAL.sample(upload.total if upload else 0)

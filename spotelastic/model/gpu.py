@@ -62,3 +62,9 @@ class GpuReading:
     """Whether rows of its memory wait for a reset to be replaced."""
     failed: bool | None = None
     """Whether its memory could not be repaired."""
+    busy: int | None = None
+    """Percent of the last moments in which it has computed."""
+    used: int | None = None
+    """MiB of its memory that are in use."""
+    total: int | None = None
+    """MiB of memory that it has."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+from spotelastic_checkpoints.types import TimedValue
 
 from spotelastic.model.in_place import Rehearsal, Skipped
 from spotelastic.model.interruption_kind import InterruptionKind
@@ -38,6 +39,19 @@ class Upload:
     """Bytes of the whole upload."""
     rate: float
     """Bytes per second."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuUse:
+    """How busy the GPUs of a node are, as nvidia-smi tells."""
+
+    gpus: int
+    busy: float
+    """Share of the time in which they compute, over all of them."""
+    memory: int
+    """Bytes of their memory that are in use."""
+    memory_total: int
+    """Bytes of memory that they have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +118,10 @@ class Progress:
     """When that step was done."""
     unsaved: str = ""
     """Why its checkpoints do not reach the object store; empty if nothing is known to be wrong."""
+    logged: dict[str, TimedValue] = field(default_factory=dict)
+    """The newest values that rank 0 logs, by name; those of its own round, on its node alone."""
+    gpu: GpuUse | None = None
+    """How busy its GPUs are; None: that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +185,8 @@ class NodeStatus:
     """The instance type; empty: not told."""
     leaves_at: float | None = None
     """When the node may be gone, by a notice or an announcement; None: nothing is announced."""
+    gpu: GpuUse | None = None
+    """How busy its GPUs are; None: that is not known."""
 
 
 SILENT_AFTER = 20.0
@@ -254,6 +274,8 @@ class Status:
     """US dollars that the whole cluster has cost so far; 0: prices are not known."""
     usd_per_hour: float = 0.0
     """What all that runs now costs an hour."""
+    logged: dict[str, float | None] = field(default_factory=dict)
+    """The newest values that the script logs, by name; None: NaN or infinite."""
 
     @property
     def differs(self) -> bool:

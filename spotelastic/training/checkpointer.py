@@ -35,6 +35,7 @@ from spotelastic.training.restore.resuming import open_source
 from spotelastic.training.runtime import conditions, gc_pause, step_numbers
 from spotelastic.training.runtime.arena_folder import say
 from spotelastic.training.runtime.local_storage import FRESH
+from spotelastic.training.runtime.logged_values import LoggedValues
 from spotelastic.training.runtime.loop_steps import LoopSteps
 from spotelastic.training.runtime.losses import Losses
 from spotelastic.training.runtime.own_time import Measuring, measuring
@@ -112,6 +113,7 @@ class Checkpointer(Saving):
         self._session: WorkerSession | None = None
         self._client: WorkerClient | None = None
         self._losses: Losses | None = None
+        self._logged = LoggedValues()
         self._measuring: Measuring | None = None
         self._plan: SavePlan | None = None
         self._restored = False
@@ -249,6 +251,7 @@ class Checkpointer(Saving):
         session, client, plan = self._entered()
         if well and self._losses is not None:
             self._losses.finish()
+            self._logged.finish(client.page, time.time())
         self._beside.close()
         if self._measuring is not None:
             self._measuring.close()
@@ -375,7 +378,9 @@ class Checkpointer(Saving):
             if self._measuring is not None:
                 self._measuring.step_ends(step)
             total = total or self._loops.end
-            self._losses.publish(step, loss, time.time(), total, float(samples))
+            now = time.time()
+            self._losses.publish(step, loss, now, total, float(samples))
+            self._logged.publish(client.page, now)
         self._state.stepped(is_new=is_new)
         at_target = client.page.target == step
         self._last_step = step
@@ -390,6 +395,20 @@ class Checkpointer(Saving):
         self._recording.stepped(step, loss, client.page)
         if self._measuring is not None:
             self._measuring.step_begins()
+
+    def log(self, /, **values: Any) -> None:
+        """Show values of the script beside the loss, by their names: `log(lr=..., grad_norm=...)`.
+
+        A value is a number, or a tensor of one element. Those of rank 0 count, with the next step
+        that does: of a step that is undone or made again, once. Once a second the newest ones are
+        published. One that is NaN or infinite is a gap in its curve.
+
+        Raises `UsageError` for anything but a number, for the 21st name, and for one that has other
+        characters than letters, digits and `_./-`, or more than 32 of them.
+        """
+        if Checkpointer._open is not self:
+            raise UsageError("checkpoint.log() belongs into the Checkpointer's `with` block")
+        self._logged.take(values, counts=self._state.rank == 0)
 
     def save(self) -> bool:
         """Save the last step now and commit it to storage, whatever the schedule says.

@@ -76,6 +76,7 @@ class ClusterReader:
         self._report = KeptAnswer(OFTEN, self._read_report, clock)
         self._regions = KeptAnswer(SOMETIMES, self._ask_regions, clock)
         self._curve = KeptAnswer(SOMETIMES, cluster.curve, clock)
+        self._measured = KeptAnswer(SOMETIMES, cluster.measured, clock)
         self._cost = KeptAnswer(SOMETIMES, cluster.cost, clock)
         self._rates = KeptAnswer(SOMETIMES, lambda: rates_of(self.cluster.record), clock)
         self._checkpoints = KeptAnswer(SELDOM, self._list_checkpoints, clock)
@@ -102,6 +103,7 @@ class ClusterReader:
             status=status,
             events=self._events.get(),
             points=self._curve.get(),
+            measured=self._measured.get(),
             report=self._report.get(),
             cost=self._cost.get(of=self._ends + was_taken_down),
             rates=rates,

@@ -57,6 +57,10 @@ def run(name):
     assert [each.name for each in client.clusters()] == [name]
     last = cluster.wait(on_update=told.append, timeout=180)
     assert (last.state, last.step) == ("succeeded", 250)
+    assert last.logged == {"lr": 0.001}
+    logged = cluster.measured()["lr"]
+    assert {each.value for each in logged} == {0.001}
+    assert [each.at for each in logged] == sorted(each.at for each in logged)
     report = cluster.report()
     assert report.job.state == "succeeded"
     assert lost.node in {row.node for row in report.interruptions}

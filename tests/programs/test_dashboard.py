@@ -179,6 +179,7 @@ def test_a_cluster_is_watched_interrupted_stopped_and_taken_down(
         expect(page).to_have_title("demo: running – spotelastic")
         _interrupts(page)
         _reads_logs(page)
+        _is_led_on(page)
         _sees_a_mistake(page)
         page.set_viewport_size({"width": 390, "height": 844})
         assert fits(page)
@@ -212,6 +213,19 @@ def _reads_logs(page: Page) -> None:
     page.locator("#output").get_by_label("Rank").select_option("0")
     expect(lines.first).to_contain_text("rank 0", timeout=WAIT)
     expect(lines.filter(has_text="rank 1")).to_have_count(0)
+
+
+def _is_led_on(page: Page) -> None:
+    node, words = page.locator("#nodes td.id a").first, page.get_by_label("Only lines with")
+    name = node.inner_text()
+    node.click()
+    expect(words).to_have_value(name)
+    page.locator("#events a.when").last.click()
+    expect(words).to_have_value("")
+    expect(page.get_by_label("Follow")).not_to_be_checked()
+    page.get_by_label("Follow").check()
+    page.locator("#chart text.mark-of").first.click()
+    expect(page.locator(".found")).to_have_count(1)
 
 
 def _sees_a_mistake(page: Page) -> None:

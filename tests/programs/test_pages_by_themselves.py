@@ -32,6 +32,10 @@ for (const curve of document.querySelectorAll("svg.curve")) {
 }
 document.querySelector(".mark-of").focus();
 told.push(tip.textContent);
+for (const mark of document.querySelectorAll(".mark-of")) {
+  mark.dispatchEvent(new MouseEvent("click", { bubbles: true }));
+  told.push([...document.querySelectorAll(".found")].map((each) => each.textContent).join("+"));
+}
 document.title = told.join(" | ");
 </script></body>"""
 
@@ -62,11 +66,15 @@ def test_times_are_those_of_the_browser_and_curves_tell_their_values(tmp_path: P
     shown = opened(re.sub(policy, "", page).replace("</body>", POINTS_AT), tmp_path, "Asia/Tokyo")
     assert 'class="zone">Asia/Tokyo<' in shown
     # The first event is of 03:26:40 UTC.
-    assert re.search(r'<time datetime="2026-11-27 [^"]*"[^>]*class="local">[^<]*12:26:40<', shown)
+    assert re.search(r'<time datetime="2026-11-27 [^"]*"[^>]*class="local"[^>]*>[^<]*12:26:40<', shown)
     title = re.search(r"<title>([^<]*)", shown)
     assert title is not None
-    loss, step_time, nodes, goodput, price, mark = title[1].split(" | ")
+    loss, step_time, nodes, goodput, price, mark, *found = title[1].split(" | ")
     assert re.fullmatch(r"step 60: 2\.4", loss)
     assert re.search(r"12:2\d:\d\d: 0\.5 s$", step_time)
     assert nodes.endswith(": 2") and goodput.endswith(" %") and price.endswith(": $0.25")
     assert mark.startswith("spot notice: i-2 · ")
+    shown_as = re.findall(r'class="tip mark-of[^>]*>([^<]*)<', shown)
+    assert shown_as == ["●", "▲"], "no time of an axis stands in their place"
+    for told, event in zip(found, ("notice i-2", "loss i-1"), strict=True):
+        assert told.endswith(event), "a mark leads to its event"

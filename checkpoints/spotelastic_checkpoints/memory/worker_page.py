@@ -16,7 +16,7 @@ from pathlib import Path
 import xxhash
 
 from spotelastic_checkpoints.errors import ArenaFull
-from spotelastic_checkpoints.types import Schedule, StepPoint, WorkerStep
+from spotelastic_checkpoints.types import Schedule, StepPoint, TimedValue, WorkerStep
 
 _FIRST = 1 << 16
 """Bytes of what every version has in its pages, at the same places."""
@@ -33,6 +33,12 @@ _TOTAL, _SAMPLES = _FIRST // 8, _FIRST // 8 + 1
 """The step that the run ends with, and the average samples per step of this worker; 0: the script
 does not say.
 """
+_LOGGED, _LOGGED_WORDS = _SAMPLES + 1, 6
+"""The newest values that the script logs: of each its name in four words, when it was logged, and
+the value. The time is 0 while the others are written, and where there is none.
+"""
+MOST_LOGGED, LONGEST_NAME = 20, 32
+"""Names of logged values, and bytes of a name."""
 _PACKED = struct.Struct("=fHH")
 _SMOOTHING = 0.3
 """Weight of the newest value in the averages of step time, samples and stall."""
@@ -90,6 +96,12 @@ def token(name: str) -> int:
     return xxhash.xxh3_64_intdigest(name.encode()) >> 1
 
 
+def _logged_words() -> range:
+    """Return the words with the times of all values that can be logged."""
+    first = _LOGGED + LONGEST_NAME // 8
+    return range(first, first + MOST_LOGGED * _LOGGED_WORDS, _LOGGED_WORDS)
+
+
 class WorkerPage:
     """A worker's page, mapped. The file is created where it does not exist, with all its memory.
 
@@ -106,7 +118,7 @@ class WorkerPage:
             raise ArenaFull(f"no memory for {path}: {error.strerror}") from error
         finally:
             os.close(descriptor)
-        self._words = memory.cast("q")
+        self._memory, self._words = memory, memory.cast("q")
         self._reals = memory.cast("d")
 
     # -- the daemon -------------------------------------------------------------------------------
@@ -131,6 +143,8 @@ class WorkerPage:
         for field in Field:
             self._words[field] = 0
         self._words[_OWN_TIME] = self._words[_TOTAL] = self._words[_SAMPLES] = 0
+        for word in _logged_words():
+            self._words[word] = 0
         self._reals[Field.STALL] = -abs(stall)
         self._words[Field.RANK] = rank
         self.set_schedule(schedule)
@@ -187,7 +201,18 @@ class WorkerPage:
             waiting_time=own * 65535 / share - own if share else 0.0,
             total=self._words[_TOTAL],
             samples=self._reals[_SAMPLES],
+            logged=self._logged(),
         )
+
+    def _logged(self) -> dict[str, TimedValue]:
+        found = {}
+        for word in _logged_words():
+            at, value = self._reals[word], self._reals[word + 1]
+            name = bytes(self._memory[8 * word - LONGEST_NAME : 8 * word])
+            if at and at == self._reals[word]:  # otherwise it is being written
+                told = value if math.isfinite(value) else None
+                found[name.rstrip(b"\0").decode("ascii", "replace")] = TimedValue(at, told)
+        return found
 
     def take_points(self, *, all_written: bool) -> tuple[StepPoint, ...]:
         """Return the points since the last call.
@@ -250,6 +275,15 @@ class WorkerPage:
         reals[Field.LAST_STEP_AT] = now
         words[Field.STEP] = step
         return number
+
+    def log(self, number: int, name: str, value: float, now: float) -> None:
+        """Publish the newest value of the `number`-th name, logged at `now` (epoch seconds)."""
+        word = _logged_words()[number]
+        self._reals[word] = 0.0
+        encoded = name.encode("ascii").ljust(LONGEST_NAME, b"\0")
+        self._memory[8 * word - LONGEST_NAME : 8 * word] = encoded
+        self._reals[word + 1] = value
+        self._reals[word] = now
 
     def saved(self, stall: float) -> None:
         """Count a save that stopped training for `stall` seconds."""

@@ -12,11 +12,19 @@ from spotelastic.agent.config import AgentConfig
 from spotelastic.agent.health import efa, gpu_check, nvidia_smi
 from spotelastic.agent.health.kernel_log import KernelLog
 from spotelastic.agent.health.xids import KernelReport
-from spotelastic.agent.state.events import GpusChecked, GpusExamined, LocalEvent, XidSeen
+from spotelastic.agent.state.events import (
+    GpusChecked,
+    GpusExamined,
+    GpusMeasured,
+    LocalEvent,
+    XidSeen,
+)
 from spotelastic.model.gpu import GpuReading
 
 logger = logging.getLogger(__name__)
 
+MEASURE_EVERY = 15.0
+"""Seconds between two questions how busy the GPUs are."""
 THREAD = "gpu-health"
 """Beginning of the names of its threads."""
 
@@ -34,7 +42,11 @@ class GpuExaminer:
     """The GPUs of one node. Its methods return at once."""
 
     def __init__(
-        self, config: AgentConfig, post: Callable[[LocalEvent], None], marks: Mapping[str, str]
+        self,
+        config: AgentConfig,
+        post: Callable[[LocalEvent], None],
+        marks: Mapping[str, str],
+        measure_every: float = MEASURE_EVERY,
     ) -> None:
         """Make an examiner. `marks`: variables by which processes that are left behind are found
         and ended.
@@ -44,6 +56,8 @@ class GpuExaminer:
         self._environ = {**isolated.environment(), **config.env, **marks}
         self._known = _Known()
         self._log: KernelLog | None = None
+        self._closed = threading.Event()
+        self._measure_every = measure_every
 
     def check(self) -> None:
         """Check the GPUs, then tell of it with `GpusChecked`. Follows the kernel's log from now
@@ -56,6 +70,7 @@ class GpuExaminer:
         self._start(self._examine)
 
     def close(self) -> None:
+        self._closed.set()
         if self._log is not None:
             self._log.close()
 
@@ -78,6 +93,24 @@ class GpuExaminer:
             logger.warning(found.note)
         gpus = found.gpus or len(self._known.readings)
         self._post(GpusChecked(gpus, found.fault, devices, plugin))
+        if self._known.readings:
+            self._measure()
+
+    def _measure(self) -> None:
+        """Tells how busy the GPUs are, with `GpusMeasured`, again and again.
+
+        Must never happen: this finds a fault, or asks a driver that hangs once more. What is seen
+        here alone keeps no node from training.
+        """
+        before = None
+        while not self._closed.is_set():
+            answer = nvidia_smi.ask(self._environ, asked=nvidia_smi.USE_FIELDS)
+            use = nvidia_smi.use(answer, self._known.addresses)
+            if use != before:
+                self._post(GpusMeasured(use))
+            before = use
+            if answer.hung or self._closed.wait(self._measure_every):
+                return
 
     def _check_variables(self) -> dict[str, str]:
         """Return the variables of the check. What is hidden from workers is there all the same."""

@@ -6,12 +6,13 @@ which it is left to itself.
 
 import re
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from spotelastic.agent.health import bounded
 from spotelastic.model.counting import counted
 from spotelastic.model.gpu import GpuFault, GpuReading
+from spotelastic.model.progress import GpuUse
 
 ANSWER_WITHIN = 10.0
 PROGRAM = "nvidia-smi"
@@ -22,6 +23,8 @@ FIELDS = (
     "remapped_rows.pending",
     "remapped_rows.failure",
 )
+USE_FIELDS = (*FIELDS[:2], "utilization.gpu", "memory.used", "memory.total")
+"""What is asked for how busy they are."""
 _NEEDED = 2
 """How many of the fields every driver has."""
 _UNKNOWN_FIELD = re.compile(r'Field "([^"]+)" is not a valid field to query')
@@ -40,9 +43,13 @@ class SmiAnswer:
     """Whether it is installed."""
 
 
-def ask(environ: Mapping[str, str], within: float = ANSWER_WITHIN) -> SmiAnswer:
+def ask(
+    environ: Mapping[str, str],
+    within: float = ANSWER_WITHIN,
+    asked: Sequence[str] = FIELDS,
+) -> SmiAnswer:
     """Asks nvidia-smi about all GPUs. Takes at most `within` seconds for each of two tries."""
-    fields = list(FIELDS)
+    fields = list(asked)
     while True:
         command = [PROGRAM, f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
         try:
@@ -77,6 +84,7 @@ def parse(table: str, fields: Sequence[str] = FIELDS) -> tuple[GpuReading, ...]:
                 _number(told.get(FIELDS[2], "")),
                 _answer(told.get(FIELDS[3], "")),
                 _answer(told.get(FIELDS[4], "")),
+                *(_number(told.get(field, "")) for field in USE_FIELDS[_NEEDED:]),
             )
         )
     return tuple(found)
@@ -90,6 +98,22 @@ def _answer(text: str) -> bool | None:
     if text.isdigit():
         return text != "0"
     return {"yes": True, "no": False}.get(text.lower())
+
+
+def use(answer: SmiAnswer, addresses: Collection[str]) -> GpuUse | None:
+    """Return how busy the GPUs at these addresses are, as the kernel writes them; without any, all.
+    None: the answer does not tell.
+    """
+    ours = [
+        each
+        for each in answer.readings
+        if not addresses or any(each.address.lower().endswith(f"{at}.0") for at in addresses)
+    ]
+    told = [(e.busy, e.used, e.total) for e in ours if None not in (e.busy, e.used, e.total)]
+    if not told:
+        return None
+    busy, used, total = (sum(each or 0 for each in its) for its in zip(*told, strict=True))
+    return GpuUse(len(told), busy / len(told) / 100, used << 20, total << 20)
 
 
 def judge(before: Sequence[GpuReading], answer: SmiAnswer) -> GpuFault | None:

@@ -14,7 +14,7 @@ from spotelastic.model.gpu import GpuFault
 from spotelastic.model.in_place import Standing
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Notice
-from spotelastic.model.progress import Point
+from spotelastic.model.progress import GpuUse, Point
 from spotelastic.model.round import RoundEnd
 from spotelastic.store.port import Compare
 
@@ -216,6 +216,12 @@ class ExaminationStarted(AgentEvent, frozen=True):
 
 class GpusExamined(AgentEvent, frozen=True):
     fault: GpuFault | None
+
+
+class GpusMeasured(AgentEvent, frozen=True):
+    """nvidia-smi has told how busy the GPUs are."""
+
+    use: GpuUse | None
 
 
 class XidSeen(AgentEvent, frozen=True):
@@ -478,6 +484,7 @@ LocalEvent = (
     | ExaminationStarted
     | GpusExamined
     | XidSeen
+    | GpusMeasured
     | ZygoteStarted
     | DaemonStarted
     | StoreOpened

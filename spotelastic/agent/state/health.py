@@ -15,6 +15,7 @@ HealthEvent = (
     | events.ExaminationStarted
     | events.GpusExamined
     | events.XidSeen
+    | events.GpusMeasured
 )
 
 
@@ -32,6 +33,8 @@ def following(health: NodeHealth, event: HealthEvent, now: float) -> NodeHealth:
             return replace(health, examined=round_, examining_at=now)
         case events.GpusExamined(fault):
             return _with(replace(health, examining_at=0.0), fault or health.suspect, now)
+        case events.GpusMeasured(use):
+            return replace(health, use=use)
         case events.XidSeen(fault, "sick"):
             return _with(health, fault, now)
         case events.XidSeen(fault, verdict):

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from spotelastic.model.gpu import GpuFault
+from spotelastic.model.progress import GpuUse
 
 EXAMINED_WITHIN = 15.0
 """Seconds after which an examination is waited for no longer. It takes less, or ends the node."""
@@ -33,6 +34,8 @@ class NodeHealth:
     fault: GpuFault | None = None
     """Why this node leaves, or does not join."""
     ill_since: float = 0.0
+    use: GpuUse | None = None
+    """How busy they are; None: that is not known."""
 
     def examines(self, now: float) -> bool:
         """Whether an examination is waited for."""

@@ -56,6 +56,8 @@ def progress(
         not_finite=local.reports.not_finite,
         not_finite_at=local.reports.not_finite_at,
         unsaved=status.outage,
+        logged=next((w.logged for w in status.workers if w.rank == 0), {}),
+        gpu=local.health.use,
     )
 
 

@@ -48,6 +48,7 @@ from spotelastic.cloud.bucket import (
     EARLIER,
     EVENTS,
     JOB,
+    MEASURED,
     MOVING,
     REPORT,
     STATUS,
@@ -453,7 +454,7 @@ def ship(cluster: ClusterRecord, request: ClusterSpec, *, new: bool) -> ClusterR
     spec = replace(stored, validity=validity, born_at=born_at)
     if new:
         # An earlier cluster of this name may have left its status and reports.
-        earlier = () if request.moved else (CURVE, USAGE, EARLIER)
+        earlier = () if request.moved else (CURVE, MEASURED, USAGE, EARLIER)
         noted = () if request.undone else (MOVING,)
         for name in (STATUS, EVENTS, REPORT, STOPPING, *noted, *earlier):
             objects.delete(name)

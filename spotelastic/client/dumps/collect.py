@@ -17,7 +17,7 @@ from spotelastic.client.dumps.archive import DumpArchive, DumpedNode, DumpIndex
 from spotelastic.client.dumps.dump_source import DumpSource, job_without_secrets, known_secrets
 from spotelastic.client.dumps.worker_output import newest_lines
 from spotelastic.clock import Clock, steady, wall
-from spotelastic.cloud.bucket import CURVE, EVENTS, REPORT, STATUS, USAGE
+from spotelastic.cloud.bucket import CURVE, EVENTS, MEASURED, REPORT, STATUS, USAGE
 from spotelastic.errors import SpotelasticError, UsageError
 from spotelastic.model.counting import size
 from spotelastic.model.job import ENDED
@@ -31,7 +31,7 @@ AT_ONCE = 8
 """Consoles that are read at once."""
 ENDED_NODES = 32
 """Most archives of nodes that have ended."""
-PUBLISHED = (STATUS, REPORT, EVENTS, CURVE, USAGE)
+PUBLISHED = (STATUS, REPORT, EVENTS, CURVE, MEASURED, USAGE)
 
 Say = Callable[[str], None]
 

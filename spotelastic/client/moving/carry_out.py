@@ -29,7 +29,7 @@ from spotelastic.client.progress import Say, training
 from spotelastic.client.storage import retried
 from spotelastic.client.targets.cloud_target import CloudTarget
 from spotelastic.clock import steady, wall
-from spotelastic.cloud.bucket import CURVE, EARLIER, MOVING, REGIONS, STOPPING, USAGE
+from spotelastic.cloud.bucket import CURVE, EARLIER, MEASURED, MOVING, REGIONS, STOPPING, USAGE
 from spotelastic.controller.accounting.usage import Usage, closed
 from spotelastic.errors import EnvironmentFailure, UsageError
 from spotelastic.model.counting import size
@@ -150,6 +150,7 @@ class Mover:
         )
         there.put(EARLIER, msgspec.json.encode(earlier))
         there.put(CURVE, msgspec.json.encode(curve))
+        there.put(MEASURED, msgspec.json.encode(here.measured()))
         bill = from_json(here.get(USAGE) or b"[]", list[Usage])
         ended = closed({item.instance: item for item in bill}, wall())
         there.put(USAGE, msgspec.json.encode(list(ended.values())))
@@ -271,7 +272,7 @@ class Mover:
         its, commit = self._regions, seen.source.commit
         assert commit is not None
         copying.drop(its.run_there, commit)
-        for name in (EARLIER, CURVE, USAGE):
+        for name in (EARLIER, CURVE, MEASURED, USAGE):
             its.there.delete(name)
 
     def _resume(self, seen: MoveSeen) -> None:

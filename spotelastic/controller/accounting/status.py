@@ -13,6 +13,7 @@ from spotelastic.model.counting import counted
 from spotelastic.model.gpu import UNHEALTHY
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import ENDED, Job
+from spotelastic.model.measured import GPU_MEMORY, GPU_USE
 from spotelastic.model.progress import (
     NodeRole,
     NodeStatus,
@@ -105,6 +106,11 @@ def status(
         ends_at=ended.at + linger if ended is not None and linger is not None else None,
         usd=spent.spent,
         usd_per_hour=spent.per_hour,
+        logged={
+            name: series[-1].value
+            for name, series in records.measured.items()
+            if series and name not in (GPU_USE, GPU_MEMORY)
+        },
     )
 
 
@@ -305,6 +311,7 @@ def _nodes(records: Records, machines: Mapping[str, Instance]) -> Iterable[NodeS
 def _row(
     records: Records, machine: Instance, role: NodeRole, state: str, ranks: tuple[int, ...] = ()
 ) -> NodeStatus:
+    told = records.progress.get(machine.id)
     return NodeStatus(
         machine.id,
         role,
@@ -314,6 +321,7 @@ def _row(
         ranks,
         type=machine.type,
         leaves_at=None if state == "gone" else _leaves_at(records, machine.id),
+        gpu=told.gpu if told is not None and machine.id in records.nodes else None,
     )
 
 

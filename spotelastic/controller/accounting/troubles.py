@@ -5,6 +5,7 @@ after it was over, at the earliest.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from spotelastic.model.headline import SHORT, TROUBLE, WHEN_RED, HeadlineKind, headlines
 from spotelastic.model.job import ENDED
@@ -36,11 +37,12 @@ def entries(status: Status, events: Sequence[Event], now: float) -> Iterator[Eve
         each = found.get(what)
         if each is not None and what in WHEN_RED and each.colour != "red":
             each = None
-        data = {"id": f"{what} {len(told)}", "what": what}
+        data: dict[str, Any] = {"id": f"{what} {len(told)}", "what": what}
         if lasts and each is None:
             yield Event(now, TROUBLE_OVER, over, data=data)
         elif not lasts and each is not None and (not told or now >= told[-1].at + AGAIN):
-            data |= {"colour": each.colour, "todo": each.todo}
+            step = status.not_finite or status.step
+            data |= {"colour": each.colour, "todo": each.todo, "step": step}
             yield Event(now, TROUBLE, each.line, data=data)
 
 

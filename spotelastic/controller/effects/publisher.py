@@ -39,7 +39,7 @@ PROGRESS_EVERY = 1.0
 """Least seconds between two publications that differ in progress alone. S3 charges for each: four a
 second would cost more than the control nodes.
 """
-RARELY = {bucket.REPORT: 5.0, bucket.CURVE: 5.0}
+RARELY = {bucket.REPORT: 5.0, bucket.CURVE: 5.0, bucket.MEASURED: 5.0}
 """Seconds between two publications of these objects while the job runs."""
 HEARTBEAT = 10.0
 """Seconds after which the status is published unchanged, as a sign that a controller leads."""
@@ -198,6 +198,7 @@ class Publisher:
                 msgspec.json.encode(event) for event in (*before, *records.events)
             ),
             bucket.CURVE: lambda: msgspec.json.encode(records.points),
+            bucket.MEASURED: lambda: msgspec.json.encode(records.measured),
             bucket.USAGE: lambda: msgspec.json.encode(list(account.bill.values())),
         }
         if ended or records.round is not None:
@@ -284,6 +285,8 @@ def _standing(status: Status) -> Status:
         pace=0.0,
         began_at=0.0,
         stepped_at=0.0,
+        logged={},
+        nodes=tuple(replace(node, gpu=None) for node in status.nodes),
         usual_loss=None if status.usual_loss is None else 0.0,
     )
 

@@ -8,10 +8,11 @@ import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any
 
 import msgspec
-from spotelastic_checkpoints.types import Commit
+from spotelastic_checkpoints.types import Commit, TimedValue
 
 from spotelastic.clock import Clock, unbroken
 from spotelastic.controller.model.observation import (
@@ -23,6 +24,14 @@ from spotelastic.controller.model.observation import (
 from spotelastic.controller.model.remembered import Remembered
 from spotelastic.controller.model.short_lives import ShortLives
 from spotelastic.model.job import ENDED, Ending, Failure, Job, Settings
+from spotelastic.model.measured import (
+    GPU_USE,
+    GPUS_EVERY,
+    MOST_NAMES,
+    Series,
+    extended,
+    of_gpus,
+)
 from spotelastic.model.node import Node
 from spotelastic.model.notice import Drain, Notice
 from spotelastic.model.progress import Event, Point, Progress, SlowNode
@@ -74,6 +83,8 @@ class Records:
     given_back_at: int = 0
     """The committed step after which an on-demand node was last given back."""
     points: tuple[Point, ...] = ()
+    measured: Mapping[str, Series] = field(default_factory=dict)
+    """What the script logs, and how busy GPUs are, over the run's time."""
     unreadable: Mapping[str, str] = field(default_factory=dict)
     """Keys of the run whose values this version cannot read, and why."""
     healthy: bool = False
@@ -100,6 +111,7 @@ class Mirror:
         """Executed steps, in order. A long job has a million, and each turn asks for them."""
         self._by_step: dict[tuple[int, int], Point] = {}
         """The newest of them, by round and step."""
+        self._measured: dict[str, Series] = {}
         self._remembered = Remembered()
         self._leader = ""
         self._controllers: frozenset[str] = frozenset()
@@ -118,11 +130,14 @@ class Mirror:
                 self._apply(item)
         self._changed()
 
-    def remember(self, points: Sequence[Point]) -> None:
-        """Add steps that were published before this mirror began."""
+    def remember(self, points: Sequence[Point], measured: Mapping[str, Series]) -> None:
+        """Add what was published before this mirror began: steps, and what was measured."""
         with self._lock:
             self._records = None
             self._add_points(points)
+            for name, before in measured.items():
+                since = self._measured.get(name, ())
+                self._measured[name] = reduce(extended, since, before)
 
     def _apply(self, item: WatchItem) -> None:
         match item:
@@ -168,6 +183,11 @@ class Mirror:
         elif name == "progress":
             self._progress[value.node] = value
             self._add_told(value)
+            self._extend(value.logged)
+            known = self._measured.get(GPU_USE)
+            if value.gpu is not None and (not known or value.at >= known[-1].at + GPUS_EVERY):
+                uses = [it.gpu for it in self._values[name].values() if it.gpu is not None]
+                self._extend(of_gpus(uses, value.at))
 
     def _drop(self, key: str) -> None:
         if key == self._keys.leader:
@@ -210,6 +230,11 @@ class Mirror:
             at = bisect_left(self._points, _moment(point), key=_moment)
             again = at < len(self._points) and _moment(self._points[at]) == _moment(point)
             self._points[at : at + again] = [point]
+
+    def _extend(self, values: Mapping[str, TimedValue]) -> None:
+        for name, new in values.items():
+            if name in self._measured or len(self._measured) < MOST_NAMES:
+                self._measured[name] = extended(self._measured.get(name, ()), new)
 
     def _find(self, key: str) -> tuple[str, Any] | None:
         for name, (prefix, kind) in self._prefixes.items():
@@ -267,6 +292,7 @@ class Mirror:
             zones_left=dict(remembered.zones_left),
             short_lives=dict(remembered.short_lives),
             points=tuple(self._points),
+            measured=dict(self._measured),
             unreadable={
                 key.removeprefix(self._keys.root): why for key, why in self._unreadable.items()
             },

@@ -33,6 +33,7 @@ from spotelastic.controller.loop.requests import (
     ZonesFound,
 )
 from spotelastic.controller.model.config import ControllerConfig
+from spotelastic.model.measured import Series
 from spotelastic.model.progress import Point
 
 logger = logging.getLogger(__name__)
@@ -48,6 +49,8 @@ class Inherited(NamedTuple):
     known: TakenOver
     curve: list[Point]
     """The loss curve so far."""
+    measured: dict[str, Series]
+    """What was logged and measured so far."""
 
 
 class CloudReader:
@@ -80,7 +83,7 @@ class CloudReader:
             0.0 if status is None else status.at,
             None if status is None else status.short_since,
         )
-        return Inherited(known, objects.curve())
+        return Inherited(known, objects.curve(), objects.measured())
 
     def job(self, request: LookAtJob) -> JobRead | Done:
         """Read the job's description. A command is not carried out on an older one, but expires:

@@ -178,7 +178,7 @@ class LeaderLoop:
 
     def _take_over(self) -> TakenOver:
         found = self._reader.take_over()
-        self._mirror.remember(found.curve)
+        self._mirror.remember(found.curve, found.measured)
         return found.known
 
     def _publish(self, request: Publish) -> Published:

@@ -7,6 +7,7 @@ Templates escape whatever they are given. So a name, a log line or an error can 
 import base64
 import hashlib
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from importlib.resources import files
@@ -21,7 +22,7 @@ from spotelastic.web.page import places
 from spotelastic.web.view import cluster_view, columns, rows, words
 from spotelastic.web.view.chart import loss_chart
 from spotelastic.web.view.cluster_view import ClusterView
-from spotelastic.web.view.timeline import round_starts
+from spotelastic.web.view.timeline import not_finite_spells, round_starts
 
 SECTIONS = (
     *("head", "warnings", "figures", "chart", "history", "timeline", "interruptions"),
@@ -30,14 +31,15 @@ SECTIONS = (
 """Parts of a cluster's page, each in an element of this id."""
 
 
-def section(name: str, view: ClusterView) -> Markup:
-    """Return one section of a cluster's page."""
-    return Markup(environment().get_template(f"sections/{name}.html").render(view=view))
+def section(name: str, view: ClusterView, *, is_live: bool) -> Markup:
+    """Return one section of a cluster's page; a live one has logs, to which others lead."""
+    template = environment().get_template(f"sections/{name}.html")
+    return Markup(template.render(view=view, is_live=is_live))
 
 
 def sections(view: ClusterView) -> dict[str, str]:
     """Return all sections of a cluster's page, by the id of their element."""
-    return {name: str(section(name, view)) for name in SECTIONS}
+    return {name: str(section(name, view, is_live=True)) for name in SECTIONS}
 
 
 def report_page(view: ClusterView) -> str:
@@ -52,7 +54,7 @@ def report_page(view: ClusterView) -> str:
         .get_template("report.html")
         .render(
             view=view,
-            section=lambda name: section(name, view),
+            section=lambda name: section(name, view, is_live=False),
             policy=policy,
             style=Markup(style),
             script=Markup(script),
@@ -84,7 +86,8 @@ def curve_picture(
         r"^(?:svg|\.grid|\.curve|\.marks|\.kind|\.wild|\.band).*$", style, re.MULTILINE
     )
     coloured = re.sub(r"var\((--[\w-]+)\)", lambda name: colours[name[1]], "\n".join(rules))
-    chart = loss_chart(points, interruptions, round_starts(events), now)
+    spells = not_finite_spells(events)
+    chart = loss_chart(points, interruptions, round_starts(events), now, spells=spells)
     template = environment().get_template("curve.svg")
     return SvgPicture(
         template.render(chart=chart, style=Markup(coloured), ground=colours["--card"])
@@ -147,6 +150,7 @@ def environment() -> Environment:
         "SMALL": places.SMALL,
         "HEIGHTS": places.HEIGHTS,
         "columns": columns,
+        "quoted": shlex.quote,
     }
     return made
 

@@ -21,7 +21,12 @@ from spotelastic.web.view.columns import GOODPUT
 from spotelastic.web.view.history import HistoryChart, history
 from spotelastic.web.view.published import PublishedCluster
 from spotelastic.web.view.rows import CheckpointRow, CostRow, EventRow, InterruptionRow, NodeRow
-from spotelastic.web.view.timeline import NodeTimeline, node_timeline, round_starts
+from spotelastic.web.view.timeline import (
+    NodeTimeline,
+    node_timeline,
+    not_finite_spells,
+    round_starts,
+)
 
 Tone = Literal["good", "busy", "still", "warn", "bad"]
 TONES: dict[str, Tone] = {
@@ -117,7 +122,8 @@ def curves_of(it: PublishedCluster, now: float) -> DrawnCurves:
     """Return the curves."""
     interruptions = it.report.interruptions if it.report is not None else ()
     starts = round_starts(it.events)
-    drawn = loss_chart(it.points, interruptions, starts, now, it.status.not_finite)
+    spells = not_finite_spells(it.events)
+    drawn = loss_chart(it.points, interruptions, starts, now, it.status.not_finite, spells)
     timeline = node_timeline(it.status, it.events)
     return DrawnCurves(drawn, timeline, history(it, timeline.counts if timeline else ()))
 

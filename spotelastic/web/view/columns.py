@@ -56,6 +56,7 @@ NODES = (
     Column("type", "Type"),
     Column("zone", "Zone"),
     _number("ranks", "Ranks"),
+    _number("gpu", "GPUs", "How busy they are, and how much of their memory is in use"),
     Column("address", "Address"),
 )
 CHECKPOINTS = (

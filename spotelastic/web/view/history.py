@@ -1,12 +1,14 @@
 """How fast a job trained, on how many nodes, how well and at which price, over its time (pure)."""
 
-from collections.abc import Iterable, Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import accumulate, chain, groupby, pairwise
 from statistics import median
 
 from spotelastic.model.counting import dollars
 from spotelastic.model.job import ENDED
+from spotelastic.model.measured import GPU_MEMORY, GPU_USE, Series
 from spotelastic.model.progress import Interruption, Point
 from spotelastic.web.view import words
 from spotelastic.web.view.chart import (
@@ -23,8 +25,12 @@ from spotelastic.web.view.chart import (
 from spotelastic.web.view.published import PublishedCluster
 from spotelastic.web.view.timeline import round_starts, time_ticks
 
-MOST_POINTS = 400
+MOST_POINTS = 300
 """Points that a curve has; it is half as wide as that of the loss."""
+PERCENTS = {GPU_USE: "percent, all nodes", GPU_MEMORY: "percent in use, all nodes"}
+"""What is measured in percent, and what is told of it."""
+FEWER_POINTS = 160
+"""Points of a curve of what the script logs, of which there may be many."""
 PARTS = 60
 """Parts of the time, of each of which the goodput is told."""
 
@@ -55,11 +61,12 @@ class _Time:
         left: Iterable[AxisTick] | None = None,
         unit: str = "",
         limit: float | None = None,
+        most: int = MOST_POINTS,
     ) -> LineChart:
         across = ChartScale(self.begin, self.end)
         struck = ((across.place(row.at), 0.0, row) for row in self.struck)
         return LineChart(
-            lines=places(lines, across, up, MOST_POINTS),
+            lines=places(lines, across, up, most),
             across=across,
             up=up,
             bottom=tuple(time_ticks(self.begin, self.end)),
@@ -86,7 +93,8 @@ def history(it: PublishedCluster, counts: Sequence[tuple[float, int]]) -> tuple[
     shown = _Time(begin, max(end, begin + 1.0), struck)
     rounds = by_round(executed, round_starts(it.events))
     found = (_steps(rounds, shown), _nodes(it, counts, shown), _goodput(rounds, shown))
-    return tuple(each for each in (*found, _rates(it, shown)) if each is not None)
+    curves = (_measured(name, series, shown) for name, series in _in_order(it.measured))
+    return tuple(each for each in (*found, _rates(it, shown), *curves) if each is not None)
 
 
 def _steps(rounds: Sequence[Sequence[Point]], shown: _Time) -> HistoryChart | None:
@@ -135,11 +143,9 @@ def _goodput(rounds: Sequence[Sequence[Point]], shown: _Time) -> HistoryChart | 
         return None
     useful = [0.0] * PARTS
     for since, until in busy:
-        for part in range(max(0, int((since - begin) / width)), PARTS):
-            left, right = begin + part * width, begin + (part + 1) * width
-            if left >= until:
-                break
-            useful[part] += max(0.0, min(until, right) - max(since, left))
+        left, right = (max(0.0, (at - begin) / width) for at in (since, until))
+        for part in range(int(left), min(PARTS, math.ceil(right))):
+            useful[part] += width * (min(right, part + 1) - max(left, part))
     line = [(begin + (n + 0.5) * width, min(1.0, each / width)) for n, each in enumerate(useful)]
     each = words.span(width)
     chart = shown.chart(
@@ -156,9 +162,11 @@ def _useful(rounds: Sequence[Sequence[Point]]) -> Iterator[tuple[float, float]]:
 
     A round's first step began an ordinary step before its end.
     """
-    starts = [its[0].step for its in rounds]
-    for index, its in enumerate(rounds):
-        kept = min([its[-1].step + 1, *starts[index + 1 :]])
+    if not rounds:
+        return
+    starts = accumulate((its[0].step for its in reversed(rounds[1:])), min)
+    later = [*reversed(list(starts)), math.inf]
+    for its, kept in zip(rounds, later, strict=True):
         ordinary = median([_gap(a, b) for a, b in pairwise(its)] or [0.0])
         before = Point(its[0].step - 1, None, its[0].at - ordinary)
         for one, other in pairwise(chain((before,), its)):
@@ -176,6 +184,27 @@ def _rates(it: PublishedCluster, shown: _Time) -> HistoryChart | None:
         [_stairs(it.rates, shown.end)], up, f"US dollars an hour, {last} last", left=left, unit="$"
     )
     return HistoryChart("Cost per hour", "US dollars, all nodes", chart)
+
+
+def _in_order(measured: Mapping[str, Series]) -> list[tuple[str, Series]]:
+    """Return what was measured: first the GPUs, and then what the script logs, by name."""
+    return sorted(measured.items(), key=lambda its: (its[0] not in PERCENTS, its[0]))
+
+
+def _measured(name: str, series: Series, shown: _Time) -> HistoryChart | None:
+    """Return the curve of a value, with a gap where it is no number."""
+    groups = groupby(series, key=lambda each: each.value is None)
+    lines = [[(at, value or 0.0) for at, value in its] for is_gap, its in groups if not is_gap]
+    if not lines:
+        return None
+    newest, is_percent = series[-1].value, name in PERCENTS
+    told = "NaN last" if newest is None else f"{newest:.4g}{'%' * is_percent} last"
+    up = ChartScale(0.0, 108.0)
+    if not is_percent:
+        up = robust_scale([value for line in lines for _, value in line])
+    unit, most = ("%", MOST_POINTS) if is_percent else ("", FEWER_POINTS)
+    chart = shown.chart(lines, up, f"{name}, {told}", unit=unit, most=most)
+    return HistoryChart(name, PERCENTS.get(name, told), chart)
 
 
 def _stairs(changes: Sequence[tuple[float, float]], end: float) -> list[tuple[float, float]]:

@@ -1,9 +1,11 @@
 """What a page is made from: everything that a cluster has published, read at one time."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from spotelastic_checkpoints.catalog.catalog import StepEntry
 
+from spotelastic.model.measured import Series
 from spotelastic.model.progress import Cost, Event, Point, Report, Status
 
 
@@ -33,5 +35,7 @@ class PublishedCluster:
     """Whether the cluster was taken down, and this is what it has left."""
     goes_on_by: str = ""
     """The command that goes on from the newest checkpoint of a cluster that is gone."""
+    measured: Mapping[str, Series] = field(default_factory=dict)
+    """What the script logs, and how busy GPUs are, over the run's time."""
     rates: tuple[tuple[float, float], ...] = ()
     """US dollars an hour, from each time on at which they have changed."""

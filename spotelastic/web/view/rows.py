@@ -14,6 +14,7 @@ from spotelastic.model.progress import (
     ClusterSummary,
     Cost,
     Event,
+    GpuUse,
     Interruption,
     NodeStatus,
     Upload,
@@ -119,6 +120,7 @@ class NodeRow:
     zone: str
     address: str
     ranks: str
+    gpu: str
     can_be_interrupted: bool
 
 
@@ -271,8 +273,16 @@ def node(row: NodeStatus, now: float) -> NodeRow:
         zone=words.plain(row.zone),
         address=words.plain(row.address),
         ranks=words.ranks(row.ranks) or NONE,
+        gpu=_gpu(row.gpu),
         can_be_interrupted=is_worker and row.state in ("training", "waiting", "joining"),
     )
+
+
+def _gpu(use: GpuUse | None) -> str:
+    if use is None:
+        return ""
+    memory = f"{size(use.memory)} of {size(use.memory_total)}"
+    return f"{use.busy:.0%}, {memory}"
 
 
 def nodes(given: Sequence[NodeStatus], now: float) -> tuple[NodeRow, ...]:

@@ -5,10 +5,10 @@ It is put together from the events alone, which are all that is known of nodes t
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
 
 from spotelastic.model.counting import counted
+from spotelastic.model.headline import TROUBLE
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import ENDED
 from spotelastic.model.progress import Event, Status
@@ -17,10 +17,12 @@ from spotelastic.web.view.chart import AxisTick
 
 MOST_LANES = 40
 """Nodes that are shown: those that are there, then those that went last."""
-NARROW = 0.008
+NARROW = 0.01
 """Share of the width below which rounds that follow each other are drawn as one."""
 MOST_SPANS, TOLD_SPANS = 30, 5
 """Spans of a lane of which all are drawn, however short, and those that are told in words."""
+MOST_SPELLS = 20
+"""Spells of losses that are no numbers, of which the newest are looked at."""
 COMING = frozenset({"launch", "prepare"})
 WARNING = frozenset({"notice", "leave", "unhealthy"})
 GOING = frozenset({"loss", "terminate"})
@@ -110,7 +112,7 @@ def node_timeline(status: Status, events: Sequence[Event]) -> NodeTimeline | Non
     lanes = tuple(_lane(node, tracks[node], share) for node in shown)
     found = {span.state for lane in lanes for span in lane.spans}
     return NodeTimeline(
-        rounds=tuple(_wide_enough(_rounds(ordered, share))),
+        rounds=tuple(_rounds(ordered, share)),
         lanes=lanes,
         more=len(order) - len(shown),
         ticks=tuple(time_ticks(begin, end)),
@@ -124,7 +126,7 @@ def _counts(ordered: Iterable[Event]) -> Iterator[tuple[float, int]]:
     training: set[str] = set()
     for event in ordered:
         if _starts_a_round(event):
-            training = set(_names(event.data, "members"))
+            training = _members(event)
         elif event.kind == "job":
             training = set()
         elif event.node in training and event.kind in GOING and not event.data.get("failed"):
@@ -183,14 +185,27 @@ def round_starts(events: Iterable[Event]) -> tuple[float, ...]:
     return tuple(sorted(event.at for event in events if _starts_a_round(event)))
 
 
+def not_finite_spells(events: Iterable[Event]) -> tuple[tuple[float, int], ...]:
+    """Return the times at which losses were seen to be NaN or infinite, each with the step since
+    which they were; the newest ones of many.
+    """
+    found = (
+        (event.at, int(event.data.get("step", 0)))
+        for event in events
+        if event.kind == TROUBLE and event.data.get("what") == "loss-not-finite"
+    )
+    return tuple(found)[-MOST_SPELLS:]
+
+
 def _starts_a_round(event: Event) -> bool:
     return event.kind == "round" and event.data.get("phase") == "started"
 
 
 def _has_to_go(event: Event) -> bool:
     """Whether a node was told to leave soon."""
-    kind = InterruptionKind(str(event.data.get("kind", "")))
-    return event.kind in WARNING and kind.traits.drains
+    if event.kind not in WARNING:
+        return False
+    return InterruptionKind(str(event.data.get("kind", ""))).traits.drains
 
 
 def _is_control(event: Event) -> bool:
@@ -201,7 +216,7 @@ def _start(tracks: dict[str, _Track], event: Event, before: set[str]) -> set[str
     """Note that a round has started: its members train, and the others wait of those that have
     trained `before`. Return its members.
     """
-    members = set(_names(event.data, "members"))
+    members = _members(event)
     for node in members - before:
         track = tracks.setdefault(node, _Track())
         if track.state not in TRAINING:
@@ -219,9 +234,9 @@ def _finish(tracks: Mapping[str, _Track], at: float) -> None:
             track.turns(at, "resting")
 
 
-def _names(data: Mapping[str, Any], key: str) -> Iterator[str]:
-    found = data.get(key)
-    yield from map(str, found if isinstance(found, list | tuple) else ())
+def _members(event: Event) -> set[str]:
+    found = event.data.get("members")
+    return set(map(str, found)) if isinstance(found, list | tuple) else set()
 
 
 def _leave_what_is_gone(tracks: Mapping[str, _Track], status: Status, end: float) -> None:
@@ -264,42 +279,37 @@ def _lane(node: str, track: _Track, share: _Share) -> NodeLane:
 
 
 def _rounds(ordered: Iterable[Event], share: _Share) -> Iterator[LaneSpan]:
-    """Yield the rounds that have started; each lasts until the next one, or the job's end."""
+    """Yield the rounds that have started, each until the next one, or the job's end; those too
+    short to be seen as one that stands for them.
+    """
     marks = [event for event in ordered if event.kind == "job" or _starts_a_round(event)]
-    for index, event in enumerate(marks):
-        if event.kind == "job":
-            continue
-        until = marks[index + 1].at if index + 1 < len(marks) else share.end
+    ends = [*(event.at for event in marks[1:]), share.end]
+    folded: list[Event] = []
+    begun = ended = 0.0
+    for event, until in zip(marks, ends, strict=False):
         begin, end = share.of(event.at), share.of(until)
-        number = event.data.get("number", "?")
-        nodes = counted(len(list(_names(event.data, "members"))), "node")
-        reason = event.message.partition(": ")[2]
-        told = (
-            f"round {number}, {words.zoned(event.at, share.end)}: {nodes}, from step "
-            f"{event.data.get('step', '?')}; {reason}"
-        )
-        if end > begin:
-            yield LaneSpan(begin, end, "round", told, str(number))
-
-
-def _wide_enough(rounds: Iterable[LaneSpan]) -> Iterator[LaneSpan]:
-    """Yield the rounds, with those too short to be seen as one that stands for them."""
-    folded: list[LaneSpan] = []
-    for each in rounds:
-        if folded and each.end - folded[0].begin > NARROW:
-            yield _one_round(folded)
+        if event.kind == "job" or end <= begin:
+            continue
+        if folded and end - begun > NARROW:
+            yield _round_span(folded, begun, ended, share)
             folded = []
-        folded.append(each)
+        begun, ended = begun if folded else begin, end
+        folded.append(event)
     if folded:
-        yield _one_round(folded)
+        yield _round_span(folded, begun, ended, share)
 
 
-def _one_round(folded: Sequence[LaneSpan]) -> LaneSpan:
-    first, last = folded[0], folded[-1]
-    if len(folded) == 1:
-        return first
-    told = f"{len(folded)} rounds, {first.label} to {last.label}; the last one: {last.told}"
-    return replace(first, end=last.end, told=told)
+def _round_span(folded: Sequence[Event], begin: float, end: float, share: _Share) -> LaneSpan:
+    first, last = (event.data.get("number", "?") for event in (folded[0], folded[-1]))
+    event = folded[-1]
+    nodes = counted(len(_members(event)), "node")
+    told = (
+        f"round {last}, {words.zoned(event.at, share.end)}: {nodes}, from step "
+        f"{event.data.get('step', '?')}; {event.message.partition(': ')[2]}"
+    )
+    if folded[1:]:
+        told = f"{len(folded)} rounds, {first} to {last}; the last one: {told}"
+    return LaneSpan(begin, end, "round", told, str(first))
 
 
 def time_ticks(begin: float, end: float) -> Iterator[AxisTick]:

@@ -19,6 +19,8 @@ def plain(text: str) -> str:
     """Return a text of unknown origin without what is no text: control characters, marks that turn
     the direction of writing around, halves of characters.
     """
+    if text.isascii() and text.isprintable():
+        return text
     return "".join(
         char if char in KEPT or unicodedata.category(char) not in UNPRINTABLE else "\ufffd"
         for char in text

@@ -5,11 +5,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 from spotelastic_checkpoints.catalog.catalog import StepEntry
+from spotelastic_checkpoints.types import TimedValue
 
 from spotelastic.model.interruption_kind import InterruptionKind
+from spotelastic.model.measured import GPU_MEMORY, GPU_USE
 from spotelastic.model.progress import (
     Cost,
     Event,
+    GpuUse,
     Interruption,
     NodeStatus,
     Point,
@@ -120,4 +123,44 @@ def with_texts(text: str) -> PublishedCluster:
         text,
         (1, 2),
         (text,),
+    )
+
+
+def very_large() -> PublishedCluster:
+    """10,000 events, 1,000 interruptions, 200 nodes with GPUs, 20,000 steps, logged values."""
+    kinds = tuple(InterruptionKind)[:6]
+    rows = tuple(
+        replace(NOTICE, kind=kinds[n % 6], node=f"i-{n:017x}", at=BEGAN + n, source="memory")
+        for n in range(1000)
+    )
+    use = GpuUse(8, 0.873, 549_755_813_888, 687_194_767_360)
+    nodes = tuple(
+        NodeStatus(
+            f"i-{n:017x}",
+            "worker",
+            ("training", "waiting")[n % 50 == 0],
+            "us-east-1a",
+            "10.0.12.101",
+            tuple(range(8 * n, 8 * n + 8)),
+            "p4d.24xlarge",
+            gpu=use,
+        )
+        for n in range(200)
+    )
+    members = [node.id for node in nodes]
+    events: list[Event] = []
+    for n in range(2000):
+        at, node = n * 0.5, f"i-{n % 1000:017x}"
+        events += [happened(at, "launch", node), happened(at + 0.1, "notice", node)]
+        events += [happened(at + 0.2, "committed", node, step=n), happened(at + 0.3, "loss", node)]
+        events += [began(at + 0.4, n, *members, step=n)]
+    logged = tuple(TimedValue(BEGAN + 2.5 * n, n % 7 / 10) for n in range(400))
+    return replace(
+        PUBLISHED,
+        status=replace(STATUS, nodes=nodes, at=BEGAN + 1000),
+        events=tuple(events),
+        points=tuple(Point(n, 3.0 + (n % 7) / 10, BEGAN + n / 20) for n in range(20_000)),
+        report=replace(REPORT, interruptions=rows),
+        rates=tuple((BEGAN + n, 0.1 * (n % 9)) for n in range(1000)),
+        measured=dict.fromkeys(("lr", "grad_norm", "eval/loss", GPU_USE, GPU_MEMORY), logged),
     )

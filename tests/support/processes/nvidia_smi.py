@@ -13,6 +13,7 @@ for field in $(cat {folder}/unknown); do
     esac
 done
 [ -e {folder}/hangs ] && exec sleep 600
+case "$*" in *utilization*) exec cat {folder}/use;; esac
 cat {folder}/answer
 exit "$(cat {folder}/code)"
 """
@@ -29,11 +30,16 @@ class FakeSmi:
         program.chmod(0o755)
         self.environ = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
         self.answers("0, 00000000:1B:00.0, 0, No, No", "1, 00000000:1C:00.0, 0, No, No")
+        self.is_used()
         self.knows_no()
 
     def answers(self, *lines: str, code: int = 0) -> None:
         put(self.folder / "answer", "".join(f"{line}\n" for line in lines))
         put(self.folder / "code", str(code))
+
+    def is_used(self, *lines: str) -> None:
+        """What it answers when it is asked for use: index, address, percent, MiB used, MiB."""
+        put(self.folder / "use", "".join(f"{line}\n" for line in lines))
 
     def knows_no(self, *fields: str) -> None:
         put(self.folder / "unknown", "\n".join(fields))

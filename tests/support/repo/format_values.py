@@ -27,6 +27,7 @@ from spotelastic_checkpoints.types import (
     SlotGrant,
     Snapshot,
     StepPoint,
+    TimedValue,
     UploadStatus,
     Ward,
     WorkerStep,
@@ -46,6 +47,7 @@ from spotelastic.model.job import (
 )
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.progress import (
+    GpuUse,
     Interruption,
     Progress,
     SlowNode,
@@ -258,6 +260,14 @@ ROUND_WITH_WARD = RoundInfo(
     ward=Ward("i-0b", "10.0.0.11:4100", 50e6),
 )
 WORKER_STEP = WorkerStep(2, 0, 1260, 0.25, 1700000002.0, 1700000005.0, True, True, 0.01)
+LOGS = Progress(
+    "i-0b",
+    7,
+    1280,
+    1700000300.0,
+    logged={"lr": TimedValue(1700000299.5, 0.1), "norm": TimedValue(1700000299.5, None)},
+    gpu=GpuUse(8, 0.875, 3 << 30, 640 << 30),
+)
 PREPARES = Node("i-0e", "ee00", "10.0.0.14", "us-east-1a", FINGERPRINT, prepares=True)
 TYPED = Node("i-0b", "bb00", "10.0.0.11", "us-east-1b", FINGERPRINT, type="g5.xlarge")
 RESTORE_SET = RestoreSet(3, 1250, 4, ("/dev/shm/a/slot-0-1",), "/dev/shm/a/copies", (ITEM, VALUE))

@@ -26,6 +26,7 @@ from spotelastic_checkpoints.protocol_version import FORMAT
 from spotelastic_checkpoints.types import (
     Item,
     Resume,
+    TimedValue,
 )
 from support.places import TESTS
 from support.repo import format_values as v
@@ -43,6 +44,7 @@ from spotelastic.model.job import (
     Reference,
     Settings,
 )
+from spotelastic.model.measured import Series
 from spotelastic.model.notice import Drain, Notice
 from spotelastic.model.progress import (
     Event,
@@ -154,6 +156,7 @@ def _of_a_node() -> Iterator[Kind]:
     yield _stored("nodes-slow", v.SLOW)
     yield _stored("nodes-progress-measured", v.MEASURED)
     yield _stored("nodes-progress-rests", v.RESTS)
+    yield _stored("nodes-progress-logs", v.LOGS)
     yield _stored("nodes-live-typed", v.TYPED)
     yield _stored("nodes-live-prepares", v.PREPARES)
     yield _stored("nodes-failure-broken", v.BROKEN)
@@ -276,6 +279,8 @@ def _in_the_bucket() -> Iterator[Kind]:
     yield _object("events.jsonl-line-rehearsed", event)
     yield _object("events.jsonl-line", Event(1700000000.0, "loss", "i-0d is gone", "i-0d"))
     yield _object("curve.json", [Point(1, 9.5, 1.0), Point(2, None, 2.0)], list[Point])
+    series = (TimedValue(1700000000.0, 0.1), TimedValue(1700000001.0, None))
+    yield _object("measured.json", {"lr": series}, dict[str, Series])
     yield _object(
         "report.json",
         Report(

@@ -29,6 +29,7 @@ with se.Checkpointer({"model": model, "optimizer": optimizer}) as checkpoint:
         optimizer.step()
         time.sleep(STEP_TIME)
         step += 1
+        checkpoint.log(lr=optimizer.param_groups[0]["lr"])
         checkpoint.step(step, loss=loss)
 
 total = torch.stack([p.detach().double().sum() for p in model.parameters()]).sum()

@@ -3,13 +3,17 @@
 from dataclasses import replace
 
 from msgspec import structs
-from spotelastic_checkpoints.types import Commit, DaemonStatus, WorkerStep
+from spotelastic_checkpoints.types import Commit, DaemonStatus, TimedValue, WorkerStep
 from support.simulation.node_state import changed, node_state
 
+from spotelastic.agent.observe import observe
+from spotelastic.agent.state.events import GpusMeasured
 from spotelastic.agent.state.node_progress import progress
 from spotelastic.agent.state.values import NEW, Workers
+from spotelastic.model.gpu import GpuFault
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.notice import Notice
+from spotelastic.model.progress import GpuUse
 from spotelastic.rendezvous.duties.answers import highest
 
 WORKERS = Workers("r2", 2, 0, 1, 5.0, frozenset())
@@ -76,3 +80,24 @@ def test_a_node_that_may_be_interrupted_soon_says_so() -> None:
     assert not progress(
         "a", node_state(notice=replace(notice, kind=InterruptionKind.LEAVE)), STATUS, 10.0, ""
     ).at_risk
+
+
+def test_the_node_of_rank_0_tells_what_the_script_logs_and_each_how_busy_its_gpus_are() -> None:
+    first, second = STATUS.workers
+    logged = {"lr": TimedValue(5.0, 0.1)}
+    use = GpuUse(2, 0.5, 1, 4)
+    local = node_state(use=use)
+    both = (structs.replace(second, logged={"lr": TimedValue(9.0, 7.0)}), first)
+    others = structs.replace(STATUS, workers=both)
+    assert progress("a", local, others, 10.0, "").logged == {}, "rank 0 has logged nothing"
+    told = structs.replace(STATUS, workers=(second, structs.replace(first, logged=logged)))
+    assert (found := progress("a", local, told, 10.0, "")).logged == logged
+    assert found.gpu == use
+    assert progress("a", NEW, STATUS, 10.0, "").gpu is None
+
+
+def test_how_busy_the_gpus_are_is_no_fault_and_ends_none() -> None:
+    use, fault = GpuUse(2, 0.0, 0, 4), GpuFault("it is lost", "kernel", "xid 79")
+    local = observe(node_state(fault=fault), GpusMeasured(use), 5.0)
+    assert (local.health.use, local.health.fault) == (use, fault)
+    assert observe(local, GpusMeasured(None), 6.0).health.use is None

@@ -21,6 +21,7 @@ from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.notice import Notice
 from spotelastic.model.progress import (
     Event,
+    GpuUse,
     Interruption,
     NodeStatus,
     Progress,
@@ -58,6 +59,7 @@ STATUS = Status(
     began_at=500.0,
     usd=1.6,
     usd_per_hour=0.9,
+    logged={"lr": 0.1, "eval/loss": 2.0, "diverged": None},
 )
 REPORT = Report(
     ReportJob("running", 40, 44),
@@ -117,6 +119,7 @@ PROGRESS = Progress(
     measured=1,
     own_time=0.4,
     waiting_time=0.1,
+    gpu=GpuUse(2, 0.75, 10, 40),
 )
 NODE = NodeFacts("i-a", "a", "g5.xlarge", True, 2, True, NOTICE, False, PROGRESS)
 CONTROLLER = ControllerFacts(True, {("ec2", "ok"): 7, ("ec2", "busy"): 1}, FACTS)
@@ -200,6 +203,11 @@ def test_a_page_is_in_the_form_that_its_scraper_takes() -> None:
 def test_nodes_are_counted_by_role_and_state() -> None:
     found = values(job.samples(FACTS), job.NODES)
     assert found == {"control,leading": 1, "worker,training": 2, "worker,waiting": 1}
+
+
+def test_what_a_script_logs_is_one_metric_with_its_names_as_labels() -> None:
+    """Prometheus knows NaN, but a rule that compares would be silent: there is no sample."""
+    assert values(job.samples(FACTS), job.LOGGED) == {"lr": 0.1, "eval/loss": 2.0}
 
 
 def test_one_state_of_the_job_is_one() -> None:

@@ -9,17 +9,14 @@ from support.clusters.published_cluster import (
     BEGAN,
     CHECKPOINTS,
     NEW,
-    NOTICE,
     PUBLISHED,
-    REPORT,
     STATUS,
-    began,
     happened,
+    very_large,
 )
 
 from spotelastic.model.in_place import Rehearsal
-from spotelastic.model.interruption_kind import InterruptionKind
-from spotelastic.model.progress import Cost, Event, NodeStatus, Point, Upload
+from spotelastic.model.progress import Cost, Event, Upload
 from spotelastic.web.page.render import report_page, sections
 from spotelastic.web.view import words
 from spotelastic.web.view.cluster_view import cluster_view
@@ -164,39 +161,14 @@ def test_events_are_in_the_order_of_their_times() -> None:
 
 def test_a_cluster_of_very_many_events_has_a_page_of_bounded_size() -> None:
     """Hundreds of nodes and interruptions fold; what is left out is counted."""
-    kinds = tuple(InterruptionKind)[:6]
-    rows = tuple(
-        replace(NOTICE, kind=kinds[n % 6], node=f"i-{n:017x}", at=BEGAN + n, source="memory")
-        for n in range(1000)
-    )
-    nodes = tuple(
-        NodeStatus(f"i-{n:017x}", "worker", ("training", "waiting")[n % 50 == 0], "us-east-1a", "")
-        for n in range(200)
-    )
-    members = [node.id for node in nodes]
-    events: list[Event] = []
-    for n in range(2000):
-        at, node = n * 0.5, f"i-{n % 1000:017x}"
-        events += [happened(at, "launch", node), happened(at + 0.1, "notice", node)]
-        events += [happened(at + 0.2, "committed", node, step=n), happened(at + 0.3, "loss", node)]
-        events += [began(at + 0.4, n, *members, step=n)]
-    points = tuple(Point(n, 3.0 + (n % 7) / 10, BEGAN + n / 20) for n in range(20_000))
-    report = replace(REPORT, interruptions=rows)
-    large = replace(
-        PUBLISHED,
-        status=replace(STATUS, nodes=nodes, at=BEGAN + 1000),
-        events=tuple(events),
-        points=points,
-        report=report,
-        rates=tuple((BEGAN + n, 0.1 * (n % 9)) for n in range(1000)),
-    )
-    view = cluster_view(large, BEGAN + 1001)
+    view = cluster_view(very_large(), BEGAN + 1001)
     written = sections(view)
     assert sum(map(len, written.values())) < 300_000
     assert (len(view.interruptions), view.earlier_interruptions) == (100, 900)
     assert "1,000, the newest first" in written["interruptions"]
     assert "900 earlier ones are not shown" in written["interruptions"]
     assert [row.state for row in view.nodes[:4]] == ["waiting"] * 4, "what does not train is first"
+    assert written["nodes"].count("87%, 550 GB of 687 GB") == 200
 
 
 def test_a_cluster_that_boots_has_nothing_to_show_yet() -> None:

@@ -5,9 +5,11 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from spotelastic_checkpoints.types import TimedValue
 from support.clusters.published_cluster import BEGAN, EVENTS, NEW, POINTS, PUBLISHED, STATUS, began
 
 from spotelastic.controller.accounting.usage import Before, Usage, rates
+from spotelastic.model.measured import GPU_MEMORY, GPU_USE
 from spotelastic.model.progress import Point
 from spotelastic.web.view.chart import LineChart
 from spotelastic.web.view.cluster_view import curves_of
@@ -82,6 +84,26 @@ def test_rates_add_up_to_the_bill(drawn: list[tuple[float, float, float, bool]])
     expected = sum(item.usd(item.start, 3e5) for item in bill.values())
     assert total == pytest.approx(expected, rel=1e-4, abs=1e-6)
     assert found[-1][1] == pytest.approx(0.0, abs=1e-6), "all have ended"
+
+
+def test_what_a_script_logs_has_a_curve_with_gaps_where_it_is_no_number() -> None:
+    series = [TimedValue(BEGAN + 10 + n, None if n == 20 else 0.1 * n) for n in range(60)]
+    found = charts(measured={"norm": tuple(series), "bad": (TimedValue(BEGAN + 9, None),)})
+    assert list(found)[-1] == "norm", "what never was a number has no curve"
+    for after in (5, 15, 25, 55):
+        assert value_at(found["norm"], BEGAN + 10 + after) == pytest.approx(0.1 * after)
+    assert len(found["norm"].lines) == 2
+    assert [mark.x for mark in found["norm"].marks] == [mark.x for mark in found["Nodes"].marks]
+    drawn = curves_of(replace(PUBLISHED, measured={"norm": tuple(series)}), BEGAN + 101).history
+    assert {each.name: each.note for each in drawn}["norm"] == "5.9 last"
+
+
+def test_gpus_are_told_in_percent_and_before_what_is_logged() -> None:
+    series = tuple(TimedValue(BEGAN + 10 + n, 50.0 + n % 3) for n in range(60))
+    found = charts(measured={"a_value": series, GPU_MEMORY: series, GPU_USE: series})
+    assert list(found)[-3:] == ["GPU memory", "GPU use", "a_value"]
+    assert (found["GPU use"].up.low, found["GPU use"].unit) == (0.0, "%")
+    assert value_at(found["GPU use"], BEGAN + 11) == pytest.approx(51.0)
 
 
 def test_before_anything_is_known_there_is_no_curve() -> None:

@@ -26,12 +26,13 @@ HOSTILE = (
 KNOWN = (
     "html head meta title style script body main header footer section div p span h1 h2 dl dt dd "
     "small b code pre figure figcaption svg g line text path rect i table thead tbody tr th td "
-    "time ol li"
+    "time ol li use button"
 )
 ATTRIBUTES = (
     "lang charset http-equiv content name id class aria-label role tabindex hidden scope title "
     "datetime width height viewbox preserveaspectratio x y x1 x2 y1 y2 dx dy cx cy r rx d "
-    "text-anchor data-tip data-key data-at data-up data-across data-unit aria-hidden"
+    "text-anchor data-tip data-key data-at data-up data-across data-unit aria-hidden "
+    "data-copy data-node data-when href type"
 )
 
 
@@ -65,9 +66,11 @@ def test_it_has_every_section_and_needs_nothing_else() -> None:
     assert [each for each in ids if each in SECTIONS] == list(SECTIONS)
     assert set(found.tags) <= set(KNOWN.split())
     assert {name for name, _ in found.attributes} <= set(ATTRIBUTES.split()), (
-        "no src, no href, no style, no on…"
+        "no src, no style, no on…"
     )
-    # No src, no href, no style, nothing that begins with "on".
+    leads = [value for name, value in found.attributes if name == "href"]
+    assert leads and set(leads) == {"#struck"} and ("id", "struck") in found.attributes
+    # No src, no style, nothing that begins with "on".
     assert not re.search(r"https?:|//[a-z]|@import|url\(", written), "it names no other place"
     for text in ("demo", "running", "train.py", "spot notice", "3.50 s", "$0.030", "i-3"):
         assert text in found.text

@@ -13,7 +13,10 @@
 
   // -- sections -------------------------------------------------------------------------------
 
-  const keyOf = (element) => element && element.closest("[data-key]") && element.closest("[data-key]").dataset.key;
+  const keyOf = (element) => {
+    const part = element && element.closest("[data-key], a");
+    return part && (part.dataset.key || part.textContent);
+  };
   const renew = (id, html) => {
     const element = document.getElementById(id);
     if (!element) return;
@@ -32,7 +35,7 @@
       if (index === within) each.focus({ preventScroll: true });
     });
     if (key) {
-      const again = all("[data-key]", element).find((each) => each.dataset.key === key);
+      const again = all("[data-key], a", element).find((each) => keyOf(each) === key);
       if (again) again.focus({ preventScroll: true });
     }
     return true;
@@ -51,8 +54,28 @@
     warn: ["#b37400", '<path d="M8 1 15 14H1z"/>'],
     bad: ["#d0241b", '<path d="M3 1 8 6 13 1 15 3 10 8 15 13 13 15 8 10 3 15 1 13 6 8 1 3z"/>'],
   };
+  // A notification, where somebody has asked for it, when the state turns yellow or red.
+  const asks = find("#notify"), BADNESS = { warn: 1, bad: 2 };
+  const isAsked = () => localStorage.getItem("spotelastic-notify") === "on" && Notification.permission === "granted";
+  const pressed = () => asks.setAttribute("aria-pressed", String(isAsked()));
+  if ("Notification" in globalThis) {
+    asks.hidden = false;
+    pressed();
+    asks.addEventListener("click", async () => {
+      const wanted = !isAsked() && await Notification.requestPermission() === "granted";
+      localStorage.setItem("spotelastic-notify", wanted ? "on" : "off");
+      pressed();
+    });
+  }
+  const notify = (told) => {
+    const isWorse = (BADNESS[told.tone] || 0) > (BADNESS[shown] || 0);
+    if (shown && isWorse && !asks.hidden && isAsked()) new Notification(told.title, { tag: location.pathname });
+    shown = told.tone;
+  };
+  let shown = "";
   const sign = (told) => {
     if (!told.title) return;
+    notify(told);
     if (document.title !== told.title && facts.title) find("#said").textContent = told.title;
     document.title = told.title;
     const [colour, shape] = SIGNS[told.tone] || SIGNS.still;
@@ -216,6 +239,7 @@
     const item = document.createElement("li");
     item.append(cell("when", localTime(1000 * line.at, Date.now())), cell("from", `${line.node} rank ${line.rank}`), cell("what", line.text));
     item.hidden = !matches(item);
+    item.dataset.at = 1000 * line.at;
     list.append(item);
   };
   const look = async () => {
@@ -242,6 +266,23 @@
     known.clear();
     list.replaceChildren();
     look();
+  });
+  // A node's id leads to its lines, and the time of an event to those of that time.
+  document.addEventListener("click", (event) => {
+    const link = event.target instanceof Element && event.target.closest("a[href='#output']");
+    if (!link) return;
+    event.preventDefault();
+    const time = find("time", link);
+    part.value = time ? "" : link.textContent;
+    if (time) follow.checked = false;
+    filter();
+    if (time) {
+      const at = Date.parse(time.dateTime.replace(" ", "T"));
+      const later = all("li", list).find((item) => item.dataset.at >= at) || list.lastChild;
+      if (later) box.scrollTop = later.offsetTop - list.offsetTop;
+    }
+    output.scrollIntoView({ block: "start" });
+    box.focus({ preventScroll: true });
   });
   box.addEventListener("scroll", () => {
     const below = box.scrollHeight - box.scrollTop - box.clientHeight;

@@ -27,6 +27,33 @@
   document.addEventListener("keydown", (event) => { if (event.key === "Escape") hide(); });
   document.addEventListener("scroll", hide, { passive: true });
 
+  // -- what leads somewhere -------------------------------------------------------------------
+
+  const lineOf = (part, mark) => {
+    const its = [...document.querySelectorAll(`${part} time`)].map((time) => {
+      const apart = Math.abs(Date.parse(time.dateTime.replace(" ", "T")) - 1000 * mark.dataset.when);
+      return { apart, line: time.closest("li, tr") };
+    }).filter(({ line }) => line.textContent.includes(mark.dataset.node));
+    return its.sort((one, other) => one.apart - other.apart)[0];
+  };
+  const lead = (mark) => {
+    const event = lineOf("#events", mark), row = lineOf("#interruptions", mark);
+    const found = event && (!row || event.apart <= row.apart + 60000) ? event : row;
+    if (!found) return;
+    document.querySelectorAll(".found").forEach((each) => each.classList.remove("found"));
+    found.line.classList.add("found");
+    found.line.scrollIntoView({ block: "center" });
+  };
+  document.addEventListener("click", (event) => {
+    const mark = within(event, ".mark-of[data-when]"), copied = within(event, "[data-copy]");
+    if (mark) lead(mark);
+    if (copied && navigator.clipboard) navigator.clipboard.writeText(copied.dataset.copy).catch(() => {});
+  });
+  document.addEventListener("keydown", (event) => {
+    const mark = event.key === "Enter" && within(event, ".mark-of[data-when]");
+    if (mark) lead(mark);
+  });
+
   // -- times ----------------------------------------------------------------------------------
 
   const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
@@ -38,6 +65,7 @@
   };
   const localTimes = (part) => {
     for (const each of part.querySelectorAll("time.local")) {
+      each.title = each.dateTime;
       each.textContent = localTime(Date.parse(each.dateTime.replace(" ", "T")), Date.now());
     }
     for (const axis of part.querySelectorAll("svg")) {

@@ -15,7 +15,14 @@ from support.processes.patience import PATIENT
 
 from spotelastic.agent.config import AgentConfig, HealthChecks
 from spotelastic.agent.health.examiner import GpuExaminer
-from spotelastic.agent.state.events import GpusChecked, GpusExamined, LocalEvent, XidSeen
+from spotelastic.agent.state.events import (
+    GpusChecked,
+    GpusExamined,
+    GpusMeasured,
+    LocalEvent,
+    XidSeen,
+)
+from spotelastic.model.progress import GpuUse
 
 CHECKED = """#!/bin/sh
 echo '{"devices": 2, "cuda": true}'
@@ -41,7 +48,7 @@ class Machine:
         config = SimpleNamespace(
             env=self.smi.environ, python=str(self.python), health=self.checks
         )  # what an examiner asks of it
-        examiner = GpuExaminer(cast(AgentConfig, config), self.posted.put, {})
+        examiner = GpuExaminer(cast(AgentConfig, config), self.posted.put, {}, measure_every=0.05)
         try:
             yield examiner
         finally:
@@ -103,3 +110,17 @@ def test_where_nothing_is_to_be_checked_the_node_joins_at_once(machine: Machine)
     with machine.examiner() as examiner:
         examiner.check()
         assert machine.told() == GpusChecked(0, None)
+
+
+def test_how_busy_the_gpus_are_is_told_when_it_changes(machine: Machine) -> None:
+    half = "1, 00000000:1C:00.0, 50, 1024, 81920"
+    machine.smi.is_used("0, 00000000:1B:00.0, 100, 1024, 81920", half)
+    with machine.examiner() as examiner:
+        examiner.check()
+        assert isinstance(machine.told(), GpusChecked)
+        both = GpuUse(2, 0.75, 2048 << 20, 163840 << 20)
+        assert machine.told() == GpusMeasured(both)
+        machine.smi.is_used(half, "2, 00000000:9A:00.0, 100, 81920, 81920")  # another program's
+        assert machine.told() == GpusMeasured(GpuUse(1, 0.5, 1024 << 20, 81920 << 20))
+        machine.smi.is_used("No devices were found")
+        assert machine.told() == GpusMeasured(None)

@@ -6,8 +6,17 @@ from pathlib import Path
 import pytest
 from support.processes.nvidia_smi import FakeSmi
 
-from spotelastic.agent.health.nvidia_smi import FIELDS, SmiAnswer, ask, judge, parse
+from spotelastic.agent.health.nvidia_smi import (
+    FIELDS,
+    USE_FIELDS,
+    SmiAnswer,
+    ask,
+    judge,
+    parse,
+    use,
+)
 from spotelastic.model.gpu import GpuReading
+from spotelastic.model.progress import GpuUse
 
 FIRST = GpuReading("0", "00000000:1B:00.0", 0, False, False)
 SECOND = GpuReading("1", "00000000:1C:00.0", 0, False, False)
@@ -101,3 +110,35 @@ def test_a_machine_without_it_is_not_judged(tmp_path: Path) -> None:
 def test_what_is_no_reading_is_left_out() -> None:
     assert parse("No devices were found\n") == ()
     assert parse("0, a\n1, b, 0, No, No\n,,,,\n") == (GpuReading("1", "b", 0, False, False),)
+
+
+def test_how_busy_gpus_are_is_told_of_those_of_the_workers_alone(smi: FakeSmi) -> None:
+    smi.is_used("0, 00000000:1B:00.0, 90, 1024, 81920", "1, 00000000:1C:00.0, 50, 3072, 81920")
+    answer = ask(smi.environ, asked=USE_FIELDS)
+    assert use(answer, ()) == GpuUse(2, 0.7, 4096 << 20, 163840 << 20)
+    assert use(answer, {"0000:1c:00"}) == GpuUse(1, 0.5, 3072 << 20, 81920 << 20)
+    assert use(answer, {"0000:9a:00"}) is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "0, 00000000:1B:00.0, [N/A], 1024, 81920",  # cut into instances
+        "0, 00000000:1B:00.0, 90, [Not Supported], [Not Supported]",
+        "No devices were found",
+        "",
+    ],
+)
+def test_a_gpu_that_does_not_tell_how_busy_it_is_counts_for_nothing(
+    smi: FakeSmi, line: str
+) -> None:
+    smi.is_used(line)
+    assert use(ask(smi.environ, asked=USE_FIELDS), ()) is None
+    smi.is_used(line, "1, 00000000:1C:00.0, 50, 3072, 81920")
+    assert use(ask(smi.environ, asked=USE_FIELDS), ()) == GpuUse(1, 0.5, 3072 << 20, 81920 << 20)
+
+
+def test_a_driver_that_cannot_be_asked_how_busy_it_is_is_not_sick(smi: FakeSmi) -> None:
+    smi.knows_no(*USE_FIELDS[2:])
+    answer = ask(smi.environ, asked=USE_FIELDS)
+    assert use(answer, ()) is None

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 from spotelastic_checkpoints.errors import ArenaFull, CheckpointsError, RestoreFailed
 from spotelastic_checkpoints.memory import worker_page as pages
@@ -19,7 +21,7 @@ from spotelastic_checkpoints.restore.contents import Contents
 from spotelastic_checkpoints.restore.fetcher import Fetcher
 from spotelastic_checkpoints.restore.shared_restores import Restores
 from spotelastic_checkpoints.restore.sources import OpenSource
-from spotelastic_checkpoints.types import RestoreSet, Resume
+from spotelastic_checkpoints.types import RestoreSet, Resume, TimedValue
 from support.saving.small_disk import small_disk
 from support.saving.upload_pipeline import sealed
 
@@ -202,6 +204,35 @@ def test_a_page_has_the_end_of_the_run_and_the_usual_samples(tmp_path: Path) -> 
     assert page.read(0).total == 3000 and page.read(0).samples == pytest.approx(64.0)
     page.reset("r2", 0)
     assert (page.read(0).total, page.read(0).samples) == (0, 0.0)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, pages.MOST_LOGGED - 1),
+            st.floats(allow_nan=True, allow_infinity=True),
+            st.floats(1.0, 2e9),
+        ),
+        max_size=60,
+    )
+)
+def test_a_page_has_the_newest_value_of_each_name(
+    tmp_path_factory: pytest.TempPathFactory, drawn: list[tuple[int, float, float]]
+) -> None:
+    page = WorkerPage(tmp_path_factory.mktemp("page") / "page")
+    page.reset("r1", 0)
+    page.publish(7, 0.5, 3.0, 1500, 32.0)
+    before = page.read(0)
+    names = [f"{number:02}{'n' * 30}"[: 2 + 3 * number] for number in range(pages.MOST_LOGGED)]
+    expected = {}
+    for number, value, at in drawn:
+        page.log(number, names[number], value, at)
+        expected[names[number]] = TimedValue(at, value if math.isfinite(value) else None)
+    assert page.read(0).logged == expected
+    assert replace(page.read(0), logged={}) == before, "nothing else is touched"
+    assert [point.step for point in page.take_points(all_written=True)] == [7]
+    page.reset("r2", 0)
+    assert page.read(0).logged == {}
 
 
 def test_a_page_without_room_is_refused(tmp_path: Path) -> None:

@@ -389,7 +389,7 @@ def test_steps_add_up_over_publications_nodes_and_what_the_leader_before_wrote()
     store.put(KEYS.progress("a"), encode(Progress("a", 1, 2, 11.0, (first, second))))
     store.delete(KEYS.progress("a"))
     store.put(KEYS.progress("b"), encode(Progress("b", 2, 2, 15.0, (repeated,))))
-    mirror.remember([Point(0, 4.0, 9.0), first])
+    mirror.remember([Point(0, 4.0, 9.0), first], {})
     assert [point.step for point in mirror.records().points] == [0, 1, 2, 2]
     watch.close()
     store.close()

@@ -5,11 +5,12 @@ from dataclasses import dataclass, field, replace
 from typing import IO
 
 import msgspec
+from spotelastic_checkpoints.types import TimedValue
 from support.clusters.memory_bucket import MemoryBucket
 from support.processes.needed_threads import begun
 from support.processes.patience import PATIENT
 
-from spotelastic.cloud.bucket import CURVE, EVENTS, STATUS
+from spotelastic.cloud.bucket import CURVE, EVENTS, MEASURED, STATUS
 from spotelastic.controller.effects.publisher import PROGRESS_EVERY, Account, Publisher
 from spotelastic.controller.etcd.etcd_mirror import Records
 from spotelastic.errors import Unavailable
@@ -62,6 +63,24 @@ def test_a_step_is_news_once_a_second_and_what_happens_is_at_once() -> None:
     bucket.wait(STATUS, 3)
     publisher.close()
     assert bucket.steps() == [1, 3, 4]
+
+
+def test_what_is_measured_is_progress_and_is_published_whole() -> None:
+    """Of each node's GPUs there is something new four times a minute."""
+    bucket, now = Bucket(), 100.0
+    publisher = Publisher(bucket, lambda: "a", lambda: True, lambda: now)
+    series = (TimedValue(1.0, 0.5), TimedValue(2.0, None))
+    for count in range(3):
+        measured = {"lr": (*series, TimedValue(3.0 + count, float(count)))}
+        records = replace(at_step(1).records, measured=measured)
+        events = at_step(count + 1).records.events
+        publisher.offer(Account(replace(records, events=events)))
+        bucket.wait(EVENTS, count + 1)  # so that it was looked at
+    assert len(bucket.of(STATUS)) == 1
+    publisher.finish(timeout=PATIENT)
+    told = msgspec.json.decode(bucket.of(STATUS)[-1], type=Status)
+    assert told.logged == {"lr": 2.0}
+    assert msgspec.json.decode(bucket.of(MEASURED)[-1])["lr"] == [[1.0, 0.5], [2.0, None], [5.0, 2]]
 
 
 def test_messages_of_others_are_no_news_and_are_told_with_the_next() -> None:
