@@ -19,8 +19,6 @@ from spotelastic_checkpoints.threads import minded
 
 from spotelastic.agent.config import AgentConfig
 from spotelastic.agent.core import AgentCore
-from spotelastic.agent.event_log.dumper import Dumper
-from spotelastic.agent.event_log.log import EventLog, log_file
 from spotelastic.agent.executor import AgentExecutor
 from spotelastic.agent.node_processes import NodeProcesses
 from spotelastic.agent.notices import NoticePoller
@@ -49,7 +47,6 @@ from spotelastic.model.notice import Notice
 from spotelastic.model.progress import Progress
 from spotelastic.redaction import redactor
 from spotelastic.store.etcd import EtcdStore
-from spotelastic.store.keys import Keys
 from spotelastic.store.port import Store
 from spotelastic.store.session import Session
 
@@ -136,31 +133,24 @@ class AgentLoop:
         self._store = store
         self._queue: queue.SimpleQueue[Happening] = queue.SimpleQueue()
         self._session = self._open_session()
-        self._log = EventLog(
-            log_file(config.logs or config.state / "logs", config.node),
-            Keys(config.run),
-            config.node,
-            secrets=(*config.secrets, config.token),
-        )
-        self._dumper = Dumper(config, self._log)
         processes = NodeProcesses(config, self._queue.put)
         sent = PeerTraffic(config.node)
         executor = AgentExecutor(config, store, self._session, processes, sent=sent)
         self._keys = executor.keys
         checks = config.health.gpus or config.health.network
         self._executor = executor
-        self._core = AgentCore(executor, self._log, stays=config.stays, checks=checks)
+        self._core = AgentCore(executor, stays=config.stays, checks=checks)
         self._claim_error = ""
 
     def serve(self) -> AgentResult:
         """Run until a decision says to exit."""
         signals = handled(self._config.signals, self._signalled)
-        with self._dumper, self._log, signals, minding(self._queue.put), self._metrics():
+        with signals, minding(self._queue.put), self._metrics():
             poller = watches = None
             try:
                 if self._config.notices is not None:
                     poller = NoticePoller(self._config.notices, self._noticed)
-                watches = Watches(self._store, self._keys, self._dumper.watching(self._queue.put))
+                watches = Watches(self._store, self._keys, self._queue.put)
                 code = self._loop(watches)
                 finished = self._core.local.reports.finished
                 return AgentResult(code, self._core.seen.job, finished)

@@ -115,8 +115,8 @@ class AgentConfig:
     """Whether the daemon and its slots outlive this process, for the agent that is started again
     here.
     """
-    put: Callable[[str, bytes], None] | None = None
-    """Writes an object to the cluster's bucket; None: there is no cluster."""
+    in_cluster: bool = False
+    """Whether the node is a cluster's, and not a machine of the user's."""
     take_over: bool = False
     """Whether to continue a storage that belongs to another run."""
     line: Callable[[int, int, str], None] | None = None
@@ -132,7 +132,7 @@ class AgentConfig:
 
         A job that is alone on a machine of the user's leaves them there.
         """
-        is_ours = self.put is not None or "KUBERNETES_SERVICE_HOST" in os.environ
+        is_ours = self.in_cluster or "KUBERNETES_SERVICE_HOST" in os.environ
         return is_ours or (self.settings.max_nodes > 1 and not is_shared(self.workdir))
 
     def round_logs(self, number: int) -> Path:

@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 from spotelastic.agent.actions import Exit
 from spotelastic.agent.decide import AgentDecision, decide
-from spotelastic.agent.event_log.log import EventLog
 from spotelastic.agent.executor import AgentExecutor
 from spotelastic.agent.observe import observe
 from spotelastic.agent.state.events import (
@@ -38,7 +37,6 @@ class AgentCore:
     def __init__(
         self,
         executor: AgentExecutor,
-        log: EventLog | None = None,
         *,
         stays: bool = False,
         checks: bool = False,
@@ -47,7 +45,6 @@ class AgentCore:
     ) -> None:
         self._executor = executor
         self._clock = clock
-        self._log = log
         self._new_id = new_id
         self._local = NEW
         self._seen = RunState()
@@ -85,8 +82,6 @@ class AgentCore:
     def _read(self, event: StoreChanged, now: float) -> None:
         keys, before = self._executor.keys, self._seen
         self._seen = fold(before, event.items, keys, now, event.prefix)
-        if self._log is not None:
-            self._log.read(event, now, self._seen)
         if has_gone_back(before, self._seen):
             logger.warning("the store has lost what it knew: this node joins anew")
             self._observe(StoreWentBack(), now)
@@ -95,8 +90,6 @@ class AgentCore:
 
     def _observe(self, event: LocalEvent, now: float) -> None:
         self._local = observe(self._local, event, now)
-        if self._log is not None:
-            self._log.observed(event, now, self._local)
 
     def turn(self, watches: Watches) -> tuple[AgentDecision, Exit | None]:
         """Decides once and performs the actions, up to one that ends the agent: that is returned.
@@ -105,8 +98,6 @@ class AgentCore:
         """
         now = self._clock()
         decision = decide(self._local, self._seen, now, self._new_id)
-        if self._log is not None:
-            self._log.decided(now, decision)
         for action in decision.actions:
             if isinstance(action, Exit):
                 return decision, action

@@ -233,7 +233,7 @@ def _agent_config(
         env=found.env,
         secrets=found.secrets,
         keep_daemon=True,
-        put=BucketObjects(aws, me.tag(BUCKET), spec.cluster).put,
+        in_cluster=True,
         line=WholeLines(
             lambda rank, _local_rank, text: logs.write(
                 str(LogStream(born, me.instance, rank)), blot(text)

@@ -266,18 +266,18 @@ class Cluster:
         node: str | None = None,
         *,
         file: str | Path | None = None,
-        within: float = 20.0,
         on_update: OnUpdate = ignored,
     ) -> Dump:
-        """Collect what a node knows, or all nodes, in an archive for a bug report, without secrets.
+        """Collect what is known of a node, or of all, in an archive for a bug report, without
+        secrets.
 
-        It is written to `file`, or to one in this folder that is named by cluster and time. Nodes
-        have `within` seconds to answer; the returned index names those that did not.
+        It is written to `file`, or to one in this folder that is named by cluster and time. The
+        returned index names what could not be had.
         """
         with self._asking():
             it = DumpSource.of(self.target.account("a dump"), self.record)
             to = None if file is None else Path(file)
-            return collect(it, node, to, saying(on_update), within=within)
+            return collect(it, node, to, saying(on_update))
 
     def files(self, *, on_update: OnUpdate = ignored) -> tuple[ListedFile, ...]:
         """Return the files that the script has kept (`output`), by path."""

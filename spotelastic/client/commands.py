@@ -122,13 +122,6 @@ def scale(
     return CommandResult(cluster.name, "scale", text, status_of(cluster).state)
 
 
-def dump(cluster: ShownCluster, node: str | None) -> str:
-    """Ask a node, or all, for what they know of themselves. Returns the request's id."""
-    command = Command(uuid.uuid4().hex, "dump", node=node or "")
-    give(cluster, command)
-    return command.id
-
-
 # -- one command ---------------------------------------------------------------------------------
 
 

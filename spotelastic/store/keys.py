@@ -13,7 +13,6 @@ linear in the number of nodes: all agents watch `all/`; only the holder and the 
 | all/settings                 | -          | launcher, controller     | model.job.Settings   |
 | all/holder                   | the node's | election among agents    | node id              |
 | all/reference                | -          | the first node           | model.job.Reference  |
-| all/dump                     | -          | controller               | .dump.DumpRequest     |
 | nodes/live/<node>            | the node's | its agent                | model.node.Node      |
 | nodes/ack/<node>             | the node's | its agent                | .round.Acknowledgement |
 | nodes/vote/<node>            | the node's | its agent                | model.agreement.Vote |
@@ -99,11 +98,6 @@ class Keys:
     def reference(self) -> str:
         """The software, script and flags that all nodes must match."""
         return f"{self.all}reference"
-
-    @property
-    def dump(self) -> str:
-        """The last request for what nodes know of themselves."""
-        return f"{self.all}dump"
 
     @property
     def nodes(self) -> str:

@@ -36,7 +36,7 @@ from spotelastic.store.session import Session
 from spotelastic.store.tls import TlsFiles, files_in
 
 RUN, OTHER = Keys("run"), Keys("other")
-OF_CONTROLLERS = (RUN.ending, RUN.dump, RUN.leader, RUN.controller("i-1"))
+OF_CONTROLLERS = (RUN.ending, RUN.leader, RUN.controller("i-1"))
 REFUSED = re.compile("permission denied|user name not found|user not found")
 FOREIGN = (OTHER.round, OTHER.live("n"), "/elsewhere", "/spotelastic/run", "/spotelastic/runs/x")
 

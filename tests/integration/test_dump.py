@@ -1,12 +1,10 @@
-"""What a dump has when nodes do not answer, when they are gone, and when nothing runs any more."""
+"""What a dump has of a cluster, of one that is gone, and when nothing runs any more."""
 
 import json
 import shutil
 import tarfile
-import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -14,16 +12,13 @@ from support.aws.account import REGION, account
 from support.aws.cluster_requests import request
 from support.clusters.local_cloud import environment
 
-from spotelastic.agent.event_log.node_archive import Redaction, archive
 from spotelastic.aws.base.clients import Aws
-from spotelastic.aws.base.names import Names
 from spotelastic.aws.clusters import lifecycle as clusters
 from spotelastic.aws.clusters import teardown
 from spotelastic.aws.clusters.lifecycle import ClusterRecord
-from spotelastic.aws.messaging import command_queue, log_group
+from spotelastic.aws.messaging import log_group
 from spotelastic.aws.messaging.log_group import LogStream
 from spotelastic.client.dumps import collect, dump_source
-from spotelastic.client.dumps.archive import DumpArchive
 from spotelastic.client.dumps.collect import Dump
 from spotelastic.client.dumps.dump_source import DumpSource
 from spotelastic.clock import wall
@@ -31,8 +26,6 @@ from spotelastic.cloud.bucket import EVENTS, STATUS
 from spotelastic.errors import UsageError
 from spotelastic.local import cloud
 from spotelastic.model.progress import NodeStatus, Status
-from spotelastic.model.requests.command import Answer
-from spotelastic.model.requests.dump import LAST, object_name
 
 NAME = "quokka"
 PLANTED, TYPED = "postgres://me:pw@db", "typed-by-mistake"
@@ -54,12 +47,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterRecord]
         yield made
 
 
-def left(node: str) -> bytes:
-    return archive([("node.json", b'{"why": "it ended"}'), ("../../evil", b"x")], 1.0)
-
-
-def dump(it: DumpSource, folder: Path, node: str | None = None, **options: Any) -> Dump:
-    return collect.collect(it, node, folder / "dump.tar.gz", said.append, **options)
+def dump(it: DumpSource, folder: Path, node: str | None = None) -> Dump:
+    return collect.collect(it, node, folder / "dump.tar.gz", said.append)
 
 
 said: list[str] = []
@@ -79,46 +68,20 @@ def files(made: Dump) -> dict[str, bytes]:
     return {name.removeprefix("dump/"): data for name, data in told.items()}
 
 
-def answering(cluster: ClusterRecord) -> threading.Thread:
-    """A controller that passes a command on, to nodes that do not answer."""
-
-    def answer() -> None:
-        sqs = cluster.aws.sqs
-        url = command_queue.queue_url(cluster.aws, Names(NAME).commands)
-        while not (found := sqs.receive_message(QueueUrl=url, WaitTimeSeconds=1).get("Messages")):
-            pass
-        command = command_queue.read(found[0])
-        assert command is not None and command.kind == "dump"
-        cluster.objects.put_answer(Answer(command.id, 1.0, "asks"))
-
-    thread = threading.Thread(target=answer)
-    thread.start()
-    return thread
-
-
-def test_nodes_that_do_not_answer_are_named_and_the_rest_is_there(
+def test_what_cannot_be_had_is_named_and_the_rest_is_there(
     cluster: ClusterRecord, tmp_path: Path
 ) -> None:
-    cluster.objects.put(object_name(LAST, "i-0"), left("i-0"))
     stream = str(LogStream(log_group.born(cluster.spec.born_at), "i-1", 0))
     cluster.aws.logs.create_log_stream(logGroupName=cluster.spec.log_group, logStreamName=stream)
     event = {"timestamp": int(wall() * 1000), "message": f"uses {PLANTED}"}
     cluster.aws.logs.put_log_events(
         logGroupName=cluster.spec.log_group, logStreamName=stream, logEvents=[event]
     )
-    controller = answering(cluster)
-    made = dump(dump_source.find(NAME, False, REGION, said.append), tmp_path, within=0.1)
-    controller.join()
+    made = dump(dump_source.find(NAME, False, REGION, said.append), tmp_path)
     told = files(made)
     assert told["nodes/i-1/output.log"] == b"rank-0: uses ***\n"
     assert told["cluster/events.jsonl"] == b'{"message": "connects to ***"}\n'
-    assert json.loads(told["nodes/i-0/node.json"]) == {"why": "it ended"}
     assert json.loads(told["cluster/job.json"])["args"] == ["--api-key", "***", "--db", "***"]
-    rows = {row.node: (row.answered, row.why) for row in made.index.nodes}
-    assert rows["i-1"] == (False, "it has not answered in time")
-    assert rows["i-3"] == (False, "control nodes are not asked")
-    assert rows["i-0"] == (False, "its agent left this behind as it ended")
-    assert "i-1 has not answered within 0.1 s" in said
     assert "report.json: it was never written" in made.index.missing
     assert any(line.startswith("the console of i-1: ") for line in made.index.missing)
     with pytest.raises(UsageError, match="quokka has no node i-9; it has i-1, i-2, i-3"):
@@ -128,15 +91,10 @@ def test_nodes_that_do_not_answer_are_named_and_the_rest_is_there(
 def test_a_cluster_that_is_gone_tells_what_it_has_left(
     cluster: ClusterRecord, tmp_path: Path
 ) -> None:
-    for node in ("i-0", "../../i-evil"):
-        cluster.objects.put(object_name(LAST, node), left(node))
     teardown.delete(NAME, aws=cluster.aws)
     it = dump_source.find(NAME, False, REGION, said.append)
     assert it.cluster is None
-    made = dump(it, tmp_path, "i-0")
-    assert [row.node for row in made.index.nodes] == ["i-0"]
-    assert {"cluster/status.json", "nodes/i-0/node.json"} <= files(made).keys()
-    assert files(dump(it, tmp_path)).keys() == files(made).keys()
+    assert {"cluster/status.json", "cluster/events.jsonl"} <= files(dump(it, tmp_path)).keys()
 
 
 @pytest.mark.soak
@@ -146,23 +104,10 @@ def test_a_local_cluster_that_is_gone_tells_it_without_any_cloud(
     spec = msgspec.json.decode(msgspec.json.encode(cluster.spec))
     with environment(SPOTELASTIC_HOME=str(tmp_path)):
         its = cloud.buckets() / "spotelastic-bucket" / NAME
-        (its / "dumps" / "last").mkdir(parents=True)
+        its.mkdir(parents=True)
         (its / "job.json").write_bytes(msgspec.json.encode(spec | {"secrets": {"API": 1}}))
         (its / "status.json").write_bytes(cluster.objects.get(STATUS) or b"")
-        (its / "dumps" / "last" / "i-0.tar.gz").write_bytes(left("i-0"))
         made = dump(dump_source.find(NAME, True, None, said.append), tmp_path)
         shutil.rmtree(cloud.buckets())
     told = files(made)
-    assert "nodes/i-0/node.json" in told
     assert "left out" in json.loads(told["cluster/job.json"])["args"], "it may hold the secret"
-
-
-def test_a_damaged_archive_of_a_node_is_told_of() -> None:
-    made = DumpArchive(Redaction(()))
-    made.node("i-0", b"no archive")
-    whole = left("i-1")
-    made.node("i-1", whole[: len(whole) // 2])
-    assert [line.partition(":")[0] for line in made.missing] == [
-        "the archive of i-0",
-        "the archive of i-1",
-    ]

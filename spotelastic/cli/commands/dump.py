@@ -32,9 +32,6 @@ def dump(
             metavar="FILE", help="The archive to write.", show_default="named by the time"
         ),
     ] = None,
-    within: Annotated[
-        float, typer.Option(min=0, max=600, help="Seconds that nodes have to answer.")
-    ] = 20.0,
     name: Annotated[str | None, typer.Option(help="The cluster, if there are several.")] = None,
     where: Where = None,
     region: Region = None,
@@ -57,7 +54,7 @@ def dump(
     tell = note if json else say
     with named_by_option():
         found = dump_source.find(name, where, region, note)
-    made = collect.collect(found, node, output, tell, within=within)
+    made = collect.collect(found, node, output, tell)
     if json:
         typer.echo(tables.to_json(made))
         return

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from spotelastic.agent.event_log.node_archive import Redaction
+from spotelastic.client.dumps.redaction import Redaction
 from spotelastic.errors import UsageError, told
 
 INDEX = "index.json"
@@ -23,19 +23,6 @@ class DumpedFile:
 
 
 @dataclass(frozen=True, slots=True)
-class DumpedNode:
-    """What was had of one node."""
-
-    node: str
-    role: str
-    state: str
-    """Its state in `spotelastic status`."""
-    answered: bool
-    why: str
-    """Where its files come from, or why there are none."""
-
-
-@dataclass(frozen=True, slots=True)
 class DumpIndex:
     """What an archive has. `missing`: what it could not get, and why."""
 
@@ -43,7 +30,6 @@ class DumpIndex:
     made_at: float
     versions: Mapping[str, object]
     """The versions on the machine where the command ran."""
-    nodes: tuple[DumpedNode, ...]
     files: tuple[DumpedFile, ...]
     missing: tuple[str, ...]
 
@@ -68,18 +54,6 @@ class DumpArchive:
         why = told(error) if isinstance(error, Exception) else error
         self.missing.append(self.hide.text(f"{what}: {why}"))
 
-    def node(self, node: str, data: bytes) -> None:
-        """Add a node's own archive. Its files were redacted on the node, and are once more."""
-        try:
-            with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as tar:
-                for entry in tar:
-                    file = tar.extractfile(entry) if entry.isfile() else None
-                    if file is not None and _is_below(entry.name):
-                        content = file.read().decode(errors="replace")
-                        self.text(f"nodes/{node}/{entry.name}", content)
-        except (tarfile.TarError, OSError, EOFError) as error:
-            self.lack(f"the archive of {node}", error)
-
     def write(self, file: Path, index: DumpIndex) -> None:
         """Write the archive to a file that others cannot read, whole or not at all.
 
@@ -102,8 +76,3 @@ class DumpArchive:
 
     def listing(self) -> tuple[DumpedFile, ...]:
         return tuple(DumpedFile(name, len(data)) for name, data in sorted(self.files.items()))
-
-
-def _is_below(name: str) -> bool:
-    """Whether a name from a node's archive stays below the node's folder."""
-    return not name.startswith("/") and ".." not in name.split("/")

@@ -9,10 +9,10 @@ import msgspec
 from spotelastic_checkpoints.decoders import from_json
 from spotelastic_checkpoints.provenance import without_secrets
 
-from spotelastic.agent.event_log.node_archive import Redaction, typed_secrets
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.aws.security import secrets
+from spotelastic.client.dumps.redaction import Redaction, typed_secrets
 from spotelastic.client.targets import find as targets
 from spotelastic.client.targets import local_data
 from spotelastic.client.targets.cloud_target import CloudTarget

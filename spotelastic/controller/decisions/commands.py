@@ -1,4 +1,4 @@
-"""Decides what commands from people (stop, restart, scale, dump) cause (pure).
+"""Decides what commands from people (stop, restart, scale) cause (pure).
 
 The leading controller answers each command once, after its effect is done. A command that asks for
 what is so already succeeds. One that has expired is dropped: its sender was told that no answer
@@ -13,7 +13,6 @@ from collections.abc import Iterator
 
 from spotelastic.controller.model.observation import (
     Action,
-    AskForDump,
     AskToEnd,
     Observation,
     PendingCommand,
@@ -28,7 +27,6 @@ from spotelastic.model.job import Ending, Job, Settings
 from spotelastic.model.progress import Event
 from spotelastic.model.protocol import refusal
 from spotelastic.model.requests.command import Answer, Command
-from spotelastic.model.requests.dump import DumpRequest
 
 STOPPED = "stopped by command"
 """Why a job has ended that somebody has stopped. A stop that begins a move has another reason."""
@@ -74,9 +72,6 @@ def _carry_out(seen: Observation, command: Command, now: float) -> tuple[str, li
             return _restart(seen, command, now)
         case "scale":
             return _scale(seen, command, now)
-        case "dump":
-            request = DumpRequest(command.id, command.node)
-            return "asks for what its nodes know", [AskForDump(request, command.id)]
     return (
         f"does not know “{command.kind}”: it runs an older version of spotelastic than the one "
         "that sent it, and nodes that start after another `spotelastic up` have the newer one",

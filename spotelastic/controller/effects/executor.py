@@ -18,7 +18,6 @@ from spotelastic.cloud.port import Cloud
 from spotelastic.controller.decisions import housekeeping
 from spotelastic.controller.model.observation import (
     Action,
-    AskForDump,
     AskToEnd,
     CompleteDrain,
     Discard,
@@ -89,7 +88,6 @@ class ControllerExecutor:
             SetSubnets: self._set_subnets,
             ResumeLaunches: self._resume,
             AskToEnd: self._ask_to_end,
-            AskForDump: self._ask_for_dump,
             EndJobAtOnce: self._end_job,
             Revive: self._revive,
             Rescale: self._rescale,
@@ -173,11 +171,6 @@ class ControllerExecutor:
         fresh = Compare(self._keys.ending, "created", 0)
         put = _put(self._keys.ending, action.ending)
         if not self._store.commit((self._leadership.compare, fresh), (put,)).succeeded:
-            self._check_leadership()
-
-    def _ask_for_dump(self, action: AskForDump) -> None:
-        put = _put(self._keys.dump, action.request)
-        if not self._store.commit((self._leadership.compare,), (put,)).succeeded:
             self._check_leadership()
 
     def _end_job(self, action: EndJobAtOnce) -> None:

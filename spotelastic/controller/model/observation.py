@@ -12,7 +12,6 @@ from spotelastic.model.node import Node
 from spotelastic.model.notice import Drain, Notice
 from spotelastic.model.progress import Event, SlowNode
 from spotelastic.model.requests.command import LIFETIME, Answer, Command
-from spotelastic.model.requests.dump import DumpRequest
 
 Fate = Literal["handled", "duplicate", "foreign", "unknown", "malformed"]
 
@@ -370,14 +369,6 @@ class AskToEnd:
 
 
 @dataclass(frozen=True, slots=True)
-class AskForDump:
-    """Have nodes write what they know of themselves to the bucket."""
-
-    request: DumpRequest
-    cause: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class EndJobAtOnce:
     """End the job at once."""
 
@@ -450,7 +441,6 @@ Action = (
     | SetSubnets
     | ResumeLaunches
     | AskToEnd
-    | AskForDump
     | EndJobAtOnce
     | Revive
     | Rescale

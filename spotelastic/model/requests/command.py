@@ -1,11 +1,11 @@
-"""Commands from people to a running cluster (stop, restart, scale, dump), and their answers."""
+"""Commands from people to a running cluster (stop, restart, scale), and their answers."""
 
 from dataclasses import dataclass
 
 from spotelastic.model.job import Settings
 from spotelastic.model.protocol import PROTOCOL, ProtocolVersion, Word
 
-CommandKind = Word["stop", "restart", "scale", "dump"]
+CommandKind = Word["stop", "restart", "scale"]
 LIFETIME = 8.0
 """Seconds within which a leading controller must have seen a command."""
 ANSWERED_WITHIN = 10.0
@@ -24,8 +24,6 @@ class Command:
     """The new maximum, for "scale"; None leaves it as it is."""
     protocol: ProtocolVersion = PROTOCOL
     """The protocol of the sender."""
-    node: str = ""
-    """The node whose state is to be dumped, for "dump"; empty: all nodes."""
     reason: str = ""
     """Why the job is stopped, for "stop"; empty: somebody wants it."""
 

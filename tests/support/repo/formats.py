@@ -58,7 +58,6 @@ from spotelastic.model.progress import (
 )
 from spotelastic.model.protocol import PROTOCOL
 from spotelastic.model.requests.command import Answer, Command
-from spotelastic.model.requests.dump import DumpRequest
 from spotelastic.model.round import (
     Acknowledgement,
     Round,
@@ -149,7 +148,6 @@ def _of_all_nodes() -> Iterator[Kind]:
     yield _stored("all-settings-exact", v.EXACT)
     yield _stored("all-settings-keeps-files", Settings(2, 8, outputs=("out",), protocol=PROTOCOL))
     yield _stored("all-reference", Reference(v.NODE, v.SETTINGS, v.PROTOCOL))
-    yield _stored("all-dump", DumpRequest("d0", "i-0a", v.PROTOCOL))
 
 
 def _of_a_node() -> Iterator[Kind]:
@@ -304,7 +302,6 @@ def _in_the_bucket() -> Iterator[Kind]:
     yield _object("usage.json", [bill], list[Usage])
     yield _object("command", Command("c0", "scale", 2, 6, v.PROTOCOL))
     yield _object("command-stop", Command("c2", "stop", protocol=v.PROTOCOL, reason="it moves"))
-    yield _object("command-dump", Command("c1", "dump", protocol=v.PROTOCOL, node="i-0a"))
     yield _object("commands.json", Answer("c0", 1700000020.0, "is to have 2 to 6 nodes", False))
     yield _object("etcd-generation.json", Generation(2, "etcd/snapshots/1"))
     yield _object("etcd-member.json", GenerationClaim(2, 1))

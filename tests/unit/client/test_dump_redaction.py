@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from spotelastic.agent.event_log.node_archive import Redaction, typed_secrets
 from spotelastic.client.dumps.dump_source import KnownSecrets, job_without_secrets
+from spotelastic.client.dumps.redaction import Redaction, typed_secrets
 from spotelastic.model.job import JobSpec, Settings
 from spotelastic.redaction import telling, without_known_formats
 

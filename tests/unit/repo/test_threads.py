@@ -47,11 +47,9 @@ MINDED = {
 HARMLESS = {
     "abort": "its only work is one abort, for which its caller waits",
     "certificate": "its loop takes every error, and looks again",
-    "dump": "its only work is one archive; what goes wrong is logged",
     "environment": "its loop takes every error, and renews again",
     "gpu-check": "it checks one device in a process of its own, whose answer is missed without it",
     "hand back": "its only work is to hand messages back, each of which may fail",
-    "keeper": "its loop takes every error, and starts the keeper again",
     "operator-watch": "its loop takes every error, and watches again",
     "lease": "whatever ends it, but its pod's end, ends the pod at once",
     "proof": "its only work is to end its process, whose reading of a file has an end anyway",

@@ -8,7 +8,6 @@ from spotelastic.cloud.model import GroupMember, Instance, WorkerGroup
 from spotelastic.controller.decisions.decide import decide
 from spotelastic.controller.model.observation import (
     Action,
-    AskForDump,
     AskToEnd,
     ControllerPolicy,
     Observation,
@@ -23,7 +22,6 @@ from spotelastic.model.job import Ending, Job, Settings
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.protocol import PROTOCOL, ProtocolVersion
 from spotelastic.model.requests.command import LIFETIME, Answer, Command
-from spotelastic.model.requests.dump import DumpRequest
 
 NOW = 10_000.0
 NAMES = ("i-1", "i-2")
@@ -71,14 +69,6 @@ STOP, AGAIN = Command("c1", "stop"), Command("c2", "restart")
 
 def grow(low: int, high: int) -> Command:
     return Command("c3", "scale", low, high)
-
-
-@pytest.mark.parametrize("node", ["", "i-2"])
-def test_a_dump_is_passed_on_to_the_nodes_each_time_it_is_asked_for(node: str) -> None:
-    seen = cluster(Command("c4", "dump", node=node))
-    assert only(seen, AskForDump) == [AskForDump(DumpRequest("c4", node), "c4")]
-    assert answer(seen) == Answer("c4", NOW, "asks for what its nodes know")
-    assert only(ended(seen), AskForDump) != [], "also when the job has ended"
 
 
 def test_stop_has_the_nodes_save_first_and_is_answered_after_that_was_asked() -> None:

@@ -23,7 +23,6 @@ from spotelastic.controller.loop.leader_state import LeaderState
 from spotelastic.controller.loop.requests import Performed
 from spotelastic.controller.model.observation import (
     Action,
-    AskForDump,
     AskToEnd,
     ControllerPolicy,
     Discard,
@@ -48,7 +47,6 @@ from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Drain
 from spotelastic.model.progress import Event
 from spotelastic.model.requests.command import Command
-from spotelastic.model.requests.dump import DumpRequest
 from spotelastic.model.round import Member, Round, RoundRecord
 from spotelastic.rendezvous import rounds
 from spotelastic.rendezvous.decision import WriteRound
@@ -96,7 +94,7 @@ class Client:
 
 Call = tuple[str, ...]
 AnyAction = Action | housekeeping.Action
-BY_ETCD_ALONE = {DrainNode, Forget, Tell, AskToEnd, AskForDump, EndJobAtOnce, Revive, Resettle}
+BY_ETCD_ALONE = {DrainNode, Forget, Tell, AskToEnd, EndJobAtOnce, Revive, Resettle}
 AS_DOWN = {housekeeping.Teardown}
 """Its calls are those of `spotelastic down`, which are let fail where that is tested."""
 POLICY = ControllerPolicy()
@@ -188,14 +186,6 @@ CALLS = recorded()
 def test_all_that_the_controller_asks_of_aws_is_among_the_calls_that_fail() -> None:
     kinds = {*get_args(Action), *get_args(housekeeping.Action)}
     assert {type(action) for _, action in CALLS} == kinds - BY_ETCD_ALONE - AS_DOWN
-
-
-def test_a_request_for_a_dump_is_a_key_that_the_next_one_replaces(store: MemoryStore) -> None:
-    acts = actor(Client(), store, leads(store))
-    for request in (DumpRequest("c1"), DumpRequest("c2", "i-noticed")):
-        acts.perform((AskForDump(request, request.id),))
-        held = store.client().get(KEYS.dump)
-        assert held is not None and decode(held.data, DumpRequest) == request
 
 
 @pytest.mark.parametrize("trouble", TROUBLE)
