@@ -10,11 +10,12 @@ record and the sending.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from spotelastic.model.counting import counted, dollars, duration
+from spotelastic.model.counting import DAY, MINUTE, counted, dollars, duration, span
+from spotelastic.model.estimate import roughly
 from spotelastic.model.headline import SHORT
 from spotelastic.model.in_place import Rehearsal
 from spotelastic.model.job import ENDED, Capacity, Job
-from spotelastic.model.progress import Event
+from spotelastic.model.progress import Event, row_of
 from spotelastic.model.round import Round
 from spotelastic.model.validity import Validity
 from spotelastic.notifications.notification import Notification, NotificationType, shortened
@@ -37,6 +38,8 @@ class NotificationPolicy:
     """Seconds before the deadline; or a tenth of the time that the job was given, if less."""
     nearest: float = 300.0
     """Seconds before the deadline, at the least."""
+    late: float = HOUR
+    """Seconds after which a digest that nobody could send in time is left out."""
     again: float = HOUR
     """Seconds until the next shortage is told."""
     per_hour: int = 20
@@ -70,6 +73,12 @@ class NotificationFacts:
     """What is on record as wrong, and not as over."""
     linger: float | None = None
     """Seconds that the cluster stays after its job; None: it does not end by itself."""
+    digest: str = ""
+    """The time of day (UTC) of the digest, as HH:MM; empty: there is none."""
+    pace: float = 0.0
+    """Seconds per step that counts; 0: not known."""
+    ledger: Sequence[Event] = ()
+    """The interruptions, as they are on record."""
 
 
 def due(
@@ -134,6 +143,8 @@ def true_now(
     if limit is not None and facts.spent >= policy.budget * limit:
         yield _budget(facts, limit)
     yield from (_trouble(facts, each) for each in facts.troubles if each.data["what"] != SHORT)
+    if facts.digest and facts.trained and now - _newest(facts.digest, now) < policy.late:
+        yield _digest(facts, _newest(facts.digest, now))
     deadline = facts.capacity.deadline
     if deadline is not None and now >= deadline - _near(facts.capacity.within, policy):
         yield _deadline(facts, deadline, now)
@@ -180,6 +191,34 @@ def _trouble(facts: NotificationFacts, found: Event) -> Notification:
     kind: NotificationType = "failure" if found.data.get("colour") == "red" else "warning"
     id = f"trouble {found.data['id']}"
     return Notification(id, "trouble", f"{cluster}: {what}", shortened(text), kind)
+
+
+def _newest(clock: str, now: float) -> float:
+    """Return when it was this time of day (UTC) last."""
+    hours, minutes = clock.split(":")
+    into = int(hours) * HOUR + int(minutes) * MINUTE
+    return (now - into) // DAY * DAY + into
+
+
+def _digest(facts: NotificationFacts, at: float) -> Notification:
+    """Tell of the day before `at`. Each interruption counts on the day on which it was recorded, so
+    that none counts twice, or never.
+    """
+    recorded = [row_of(event) for event in facts.ledger if at - DAY < event.at <= at]
+    rows = [row for row in recorded if row is not None]
+    what = counted(len(rows), "interruption")
+    pauses = {row.round: row.pause_s or 0.0 for row in rows}  # several nodes may go in one pause
+    cost = dollars(sum(row.usd or 0.0 for row in rows))
+    took = f": {span(sum(pauses.values()))} of pauses, {cost}" if rows else ""
+    where = f"step {facts.step:,}" + (f" of {facts.total:,}" if facts.total else "")
+    left = max(0, facts.total - facts.step) * facts.pace
+    text = (
+        f"{what} since yesterday {facts.digest} UTC{took}.\n"
+        f"The job is at {where}{f', about {roughly(left)} left' if left else ''}. It has cost "
+        f"{dollars(facts.spent)} so far, and costs {dollars(facts.per_hour)} an hour now.\n\n"
+        f"More: spotelastic report {facts.cluster}"
+    )
+    return Notification(f"digest {at:.0f}", "digest", f"{facts.cluster}: {what}, {where}", text)
 
 
 def _ended(facts: NotificationFacts, job: Job) -> Notification:

@@ -171,6 +171,12 @@ def test_standalone_needs_nothing_else_and_continues_where_it_ended(tmp_path: Pa
     more = launch("--standalone", str(SCRIPT), "40", cwd=tmp_path)
     assert more.returncode == 0, more.stderr
     assert resumed_steps(more.stdout) == [30]
+    ends = [each.stderr.splitlines()[-1] for each in (done, more)]
+    its = SCRIPT.name.removesuffix(".py")
+    assert ends == [
+        f"[spotelastic] the job succeeded; the newest checkpoint is step {step} in ./runs/{its}"
+        for step in (30, 40)
+    ]
     ids = re.findall(r"run id: (\w+)", done.stdout + more.stdout)
     assert len(ids) == 2 and len(set(ids)) == 1
 
@@ -214,6 +220,7 @@ def test_a_script_that_raises_ends_the_job_with_its_traceback(
     assert broken.returncode == 1
     assert "ValueError: no such column" in broken.stderr
     assert "line 2, in go" in broken.stderr and "rank-0.log" in broken.stderr
+    assert broken.stderr.splitlines()[-1] == "[spotelastic] no checkpoint was saved"
 
 
 DIFFERS = """\

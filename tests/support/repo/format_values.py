@@ -332,7 +332,7 @@ SPEC = JobSpec(
     folder="/home/me/demo",
     protocol=PROTOCOL,
 )
-WATCHED = replace(SPEC, metrics_port=9464, notify={"1-slack": 2})
+WATCHED = replace(SPEC, metrics_port=9464, notify={"1-slack": 2}, digest="06:30")
 MOVING = replace(SPEC, regions=Regions(("us-east-1", "us-west-2"), 600.0, True, 4))
 REQUESTS: tuple[messages.Request, ...] = (
     messages.Begin(ROUND_INFO),

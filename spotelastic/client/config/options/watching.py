@@ -30,3 +30,11 @@ class WatchingOptions:
         shows_values=False,
         hidden=True,
     )
+    notify_digest: str | None = option(
+        None,
+        "With --notify: also tell once a day, at this time (UTC), how the job is doing.",
+        UP,
+        WATCHING,
+        metavar="HH:MM",
+        stored=lambda job: job.digest or None,
+    )
