@@ -134,7 +134,7 @@ def true_now(
     if facts.trained and facts.round is not None:
         yield _begun(facts, facts.round, life)
     if facts.rehearsal is not None and facts.rehearsal.differs:
-        yield _differs(facts, facts.rehearsal, "a step differs when it is made again", life)
+        yield _differs(facts, facts.rehearsal, "a repeated step gives another result", life)
     if facts.proof is not None and facts.proof.differs:
         yield _differs(facts, facts.proof, "a checkpoint cannot be restored as it was saved", life)
     if facts.short_since is not None and now - facts.short_since >= policy.short_for:
@@ -176,7 +176,7 @@ def _differs(facts: NotificationFacts, found: Rehearsal, what: str, life: str) -
     cluster = facts.cluster
     title = f"{cluster}: {what}"
     text = without_known_formats(
-        f"{found.text}\n\nTraining goes on. What else was found: spotelastic events {cluster}"
+        f"{found.text}\n\nTraining continues. What else was found: spotelastic events {cluster}"
     )
     id = f"differs {life}" if found is facts.rehearsal else f"not proven {life}"
     return Notification(id, "differs", title, shortened(text), "failure")
@@ -245,13 +245,13 @@ def _ended(facts: NotificationFacts, job: Job) -> Notification:
 
 def _after(cluster: str, job: Job) -> str:
     again = (
-        f"`spotelastic restart {cluster}`, or `spotelastic up` with the same name, goes on from "
-        "the last checkpoint."
+        f"`spotelastic restart {cluster}`, or `spotelastic up` with the same name, continues "
+        "from the last checkpoint."
     )
     if job.state == "succeeded":
         return f"See what it took: spotelastic report {cluster}"
     if job.state == "failed":
-        return f"Read on: spotelastic logs {cluster}. When the script is mended, {again}"
+        return f"More: spotelastic logs {cluster}. Once the script is fixed, {again}"
     return again
 
 
@@ -259,10 +259,10 @@ def _short(facts: NotificationFacts, since: float, now: float) -> Notification:
     text = (
         f"For {_hours((now - since) / HOUR)} {facts.cluster} has had {facts.nodes} of the "
         f"{facts.least} nodes that it needs.\n\n"
-        f"Why no node comes: spotelastic events {facts.cluster}. Other --instance-types, "
-        "--zones spread, a smaller --min or --on-demand fallback let it go on."
+        f"To see why no node comes: spotelastic events {facts.cluster}. Other --instance-types, "
+        "--zones spread, a smaller --min or --on-demand fallback let it continue."
     )
-    title = f"{facts.cluster} waits for nodes"
+    title = f"{facts.cluster} is waiting for nodes"
     return Notification(f"short {since:.0f}", "short", title, text, "warning")
 
 
@@ -271,9 +271,9 @@ def _budget(facts: NotificationFacts, limit: float) -> Notification:
     lasts = f", which lasts {_hours(left / facts.per_hour)}" if facts.per_hour > 0 else ""
     text = (
         f"{facts.cluster} has cost ${facts.spent:.2f} of the ${limit:.2f} of --max-cost, at "
-        f"${facts.per_hour:.2f} an hour now. ${left:.2f} are left{lasts}. Before it is used up "
-        "the job saves and is stopped.\n\n"
-        "To let it go on: spotelastic up with a larger --max-cost."
+        f"${facts.per_hour:.2f} an hour now. ${left:.2f} is left{lasts}. Before the limit is "
+        "reached, the job saves and is stopped.\n\n"
+        "To let it continue: spotelastic up with a larger --max-cost."
     )
     title = f"{facts.cluster} has used {facts.spent / limit:.0%} of its budget"
     return Notification(f"budget {limit:g}", "budget", title, text, "warning")
@@ -283,7 +283,7 @@ def _deadline(facts: NotificationFacts, deadline: float, now: float) -> Notifica
     left = _hours(max(0.0, deadline - now) / HOUR)
     text = (
         f"The job of {facts.cluster} saves and is stopped in {left}, finished or not.\n\n"
-        "To let it go on: spotelastic up with another --deadline."
+        "To let it continue: spotelastic up with another --deadline."
     )
     title = f"{facts.cluster} reaches its deadline in {left}"
     return Notification(f"deadline {deadline:.0f}", "deadline", title, text, "warning")

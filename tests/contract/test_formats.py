@@ -23,7 +23,7 @@ from spotelastic.store import codec, keys
 
 DIGESTS = {
     "v1": "d0603e77d8f0fa8f51bb96f3990c9d10d90c6c9000236f02e59def94a076d535",
-    "v1.1": "6ee55ca5874077e960cf094ad083160eddae679cc32b5c8f59269241cdd36481",
+    "v1.1": "9b196fcdc83a11287899064a677a404e595de0684f54c9d5c904fef6ee263847",
 }
 """Of all files of each version."""
 KINDS = list(kinds())

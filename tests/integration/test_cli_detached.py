@@ -387,7 +387,7 @@ def test_a_scale_that_cannot_be_is_refused_in_one_line(
 def test_a_job_is_scaled_up_while_its_nodes_train_on(terminal: Terminal) -> None:
     assert within(PATIENT, lambda: len(terminal.training()) == 2)
     before = terminal.training()
-    assert terminal.json("scale", "--max", "3")["text"] == "is to have 1 to 3 nodes"
+    assert terminal.json("scale", "--max", "3")["text"] == "will have 1 to 3 nodes"
     assert within(PATIENT, lambda: len(terminal.training()) == 3)
     assert terminal.training() > before
     assert terminal.json("scale", "--max", "3")["text"] == "has 1 to 3 nodes already"

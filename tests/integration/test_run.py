@@ -102,7 +102,7 @@ def test_intervals_are_measured_and_change_while_training_goes_on(
         went_on = run.trains("a", "b", beyond=run.step() + 50)
         assert went_on.incarnation == began.incarnation, "no new round"
         assert went_on.schedule.snapshot_every > began.schedule.snapshot_every
-        assert ["saves into memory every" in node.output for node in nodes].count(True) == 1
+        assert ["snapshots in memory every" in node.output for node in nodes].count(True) == 1
 
 
 LATE = """\
@@ -124,7 +124,7 @@ def test_a_node_that_has_finished_leaves_one_that_takes_longer_to_it(
             script = (str(tmp_path / "late.py"), str(go))
             run.add(name, *script, args=(*ranks, "--exit-barrier-timeout", "1"))
         assert run.nodes["b"].wait() == 0
-        assert "leaves them to it" in run.nodes["b"].output
+        assert "leaves without them" in run.nodes["b"].output
         go.touch()
         assert run.nodes["a"].wait(PATIENT) == 0
         job = run.wait(lambda seen: seen.job, "the job's end").job

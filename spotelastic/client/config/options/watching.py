@@ -22,7 +22,7 @@ class WatchingOptions:
     )
     notify: Sequence[str] = option(
         (),
-        "Tell of the job there, by a URL of Apprise's, sns:ARN, or a variable that has one.",
+        "Where to send notifications: an Apprise URL, sns:ARN, or a variable that holds one.",
         UP,
         WATCHING,
         metavar="URL|NAME",

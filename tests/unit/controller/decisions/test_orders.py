@@ -77,7 +77,7 @@ def grow(low: int, high: int) -> Command:
 def test_a_dump_is_passed_on_to_the_nodes_each_time_it_is_asked_for(node: str) -> None:
     seen = cluster(Command("c4", "dump", node=node))
     assert only(seen, AskForDump) == [AskForDump(DumpRequest("c4", node), "c4")]
-    assert answer(seen) == Answer("c4", NOW, "asks for what its nodes know")
+    assert answer(seen) == Answer("c4", NOW, "is asking its nodes for their dumps")
     assert only(ended(seen), AskForDump) != [], "also when the job has ended"
 
 
