@@ -210,7 +210,7 @@ def test_the_budget_is_told_at_its_share_and_again_for_another_limit() -> None:
 
 def test_a_limit_without_a_price_is_told_without_dividing_by_it() -> None:
     (found,) = told(replace(IDLE, spent=10.0, capacity=Capacity(max_cost=10.0)))
-    assert "$0.00 are left. " in found.text
+    assert "$0.00 is left. " in found.text
 
 
 @pytest.mark.parametrize(
