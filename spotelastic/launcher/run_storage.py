@@ -106,8 +106,8 @@ def outcome(storage: str, run: str, *, well: bool) -> str:
     """Return what to say at the end of a run, so that a silent script does not end without a word:
     whether the job succeeded, and where the newest checkpoint is. What failed was told before.
     """
-    commit = StoredRun(open_storage(storage), run).commit()
-    saved = f"the newest checkpoint is step {commit.step} in {shown(storage)}" if commit else NOTHING
+    commit, where = StoredRun(open_storage(storage), run).commit(), shown(storage)
+    saved = f"the newest checkpoint is step {commit.step} in {where}" if commit else NOTHING
     return f"the job succeeded; {saved}" if well else saved
 
 

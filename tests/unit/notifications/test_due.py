@@ -144,7 +144,11 @@ def digests(facts: NotificationFacts, now: float) -> list[Notification]:
 
 
 def test_a_digest_tells_of_the_day_before_it() -> None:
-    pauses = [row(AT - HOUR, 7, 50.0, 1.05), row(AT - HOUR, 7, 50.0), row(AT - DAY + 1, 6, 60.0, 2.05)]
+    pauses = [
+        row(AT - HOUR, 7, 50.0, 1.05),
+        row(AT - HOUR, 7, 50.0),
+        row(AT - DAY + 1, 6, 60.0, 2.05),
+    ]
     (found,) = digests(replace(DAILY, ledger=pauses), AT + 5.0)
     assert found.title == "demo: 3 interruptions, step 12,000 of 50,000"
     assert "3 interruptions since yesterday 06:30 UTC: 1 min 50 s of pauses, $3.10." in found.text
