@@ -91,9 +91,7 @@ def test_the_nodes_of_one_run_share_it_and_exclude_others(storage: str) -> None:
                     pytest.fail("another run has it")
 
 
-def test_a_run_says_at_its_end_how_it_ended_and_where_its_newest_checkpoint_is(
-    storage: str,
-) -> None:
+def test_a_run_says_at_its_end_where_its_newest_checkpoint_is(storage: str) -> None:
     say = partial(run_storage.outcome, storage, "default")
     assert say(well=True) == "the job succeeded; no checkpoint was saved"
     trained(storage, 20)
