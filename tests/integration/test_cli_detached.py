@@ -436,7 +436,7 @@ def test_a_restart_runs_the_code_of_the_folder_and_only_there(
     assert within(PATIENT, lambda: bool(terminal.training()))
     assert within(PATIENT, lambda: terminal.printed("verse 0"))
     assert terminal.json("status")["round"] > 1, "rounds are counted on"
-    assert terminal.json("restart")["text"] == "has not ended, and goes on"
+    assert terminal.json("restart")["text"] == "has not ended, and continues"
     refused = terminal("restart", "--max-cost", "99")
     assert (refused.returncode, refused.stdout) == (2, "")
     assert "has not ended, and nothing was changed" in refused.stderr

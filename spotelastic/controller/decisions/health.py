@@ -59,7 +59,7 @@ class SickNodes:
         alike = len(causes) == 1
         text = (
             f"{counted(len(self.events), 'node')} fell ill within an hour, and "
-            f"{self.replaceable} at most are replaced for it; the last one: {last.message}"
+            f"{self.replaceable} at most are replaced for that; the last one: {last.message}"
         )
         if not alike:
             return text

@@ -80,7 +80,7 @@ def test_the_job_fails_with_the_cause_when_min_cannot_be_reached() -> None:
     )
     _, told = kept(seen, minimum=2)
     assert told == [
-        "4 nodes fell ill within an hour, and 3 at most are replaced for it; the last one: "
+        "4 nodes fell ill within an hour, and 3 at most are replaced for that; the last one: "
         "i-2 leaves: GPU 0: 3 uncorrected memory errors"
     ]
 
