@@ -83,7 +83,7 @@ class AgentCore:
         keys, before = self._executor.keys, self._seen
         self._seen = fold(before, event.items, keys, now, event.prefix)
         if has_gone_back(before, self._seen):
-            logger.warning("the store has lost what it knew: this node joins anew")
+            logger.warning("etcd has lost its data: this node joins again")
             self._observe(StoreWentBack(), now)
         if event.prefix == keys.nodes and not self._local.membership.nodes_seen:
             self._observe(NodesRead(), now)

@@ -177,7 +177,7 @@ class AgentExecutor:
     def _(self, action: actions.Depose, local: NodeState, seen: RunState) -> Events:
         """Delete the key of a holder that is gone, and take its place."""
         if depose(self._store, self.keys.holder, action.node.encode()):
-            logger.warning(f"{action.node} decided for all, and is gone: this node decides now")
+            logger.warning(f"{action.node}, which decided, is gone: this node takes its place")
         return self._do(actions.Campaign(), local, seen)
 
     @_do.register

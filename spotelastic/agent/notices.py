@@ -52,7 +52,7 @@ class NoticePoller:
             except Exception as error:
                 backoff, why = backoff.failed(), told(error)
                 if why != said:
-                    logger.warning(f"no notice of this node's end can be seen: {why}")
+                    logger.warning(f"interruption notices for this node cannot be read: {why}")
                 said = why
                 continue
             backoff, said = backoff.succeeded(), ""

@@ -82,8 +82,8 @@ that most likely takes its place.
 SETTLED = 1.0
 """Seconds after the beginning of a round in which its nodes have other things to do."""
 _PLAIN = (
-    "the script has entered no spotelastic.Checkpointer so far: each new round starts it again,"
-    " from what it has saved itself"
+    "the script has not entered a spotelastic.Checkpointer so far: each new round starts it again"
+    " from whatever it has saved itself"
 )
 
 
@@ -385,7 +385,9 @@ def _leave_barrier(local: NodeState, timeout: float, now: float) -> Iterator[Act
     if now < local.reports.finished_at + timeout:
         yield Wake(local.reports.finished_at + timeout)
         return
-    yield Say("barrier", f"finished {timeout:g} s before all others had: leaves them to it")
+    yield Say(
+        "barrier", f"finished, and has waited {timeout:g} s for the others: leaves without them"
+    )
     yield Exit(0)
 
 

@@ -91,7 +91,7 @@ def leave(local: NodeState, seen: RunState, now: float) -> Iterator[Action | Wak
         if local.reports.step and "left" not in local.reports.said:
             yield Say("left", _farewell(local))
         if fault is not None:
-            yield Exit(STUCK, f"{fault.line}. This node leaves: it is not to be used as it is")
+            yield Exit(STUCK, f"{fault.line}. This node leaves: do not use it in this state")
         yield Exit(128 + local.departure.leaving)
     elif local.store.flushing != flush:
         yield FlushUploads(flush)

@@ -218,13 +218,15 @@ class Cluster:
                     self.target.note_worked(self.record)
                 yield update
         except watch.ControlNodesMissing:
-            yield ProgressMessage(f"the control nodes do not come: taking {self.name} down")
+            yield ProgressMessage(f"the control nodes do not start: taking {self.name} down")
             told: list[str] = []
             try:
                 self.target.down(self.name, told.append)
                 self._is_down = True
             except SpotelasticError as other:
-                told.append(f"{self.name} is not deleted whole, and the rest costs money: {other}")
+                told.append(
+                    f"{self.name} was only partly deleted, and the rest costs money: {other}"
+                )
             yield from map(ProgressMessage, told)
             raise
 

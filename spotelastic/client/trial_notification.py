@@ -10,9 +10,10 @@ from spotelastic.model.ids import new_id
 from spotelastic.notifications import urls
 from spotelastic.notifications.notification import Notification
 
-TITLE = "spotelastic: this is a trial"
+TITLE = "spotelastic: this is a test"
 TEXT = (
-    "Notifications of your jobs will come here. Nothing has happened.\n\nSee: spotelastic up --help"
+    "Notifications about your jobs will arrive here. Nothing has happened.\n\n"
+    "See: spotelastic up --help"
 )
 
 

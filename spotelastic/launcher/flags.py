@@ -229,8 +229,8 @@ CHECKPOINTS = (
     ),
     Flag(
         "--rehearse",
-        "make an early step several times, and see whether it comes back as it was (auto); "
-        "strict: fail where it does not",
+        "repeat an early step, and check that it gives the same result (auto); strict: fail if it "
+        "does not",
         "|".join(REHEARSE_MODES),
         "auto",
         choices=REHEARSE_MODES,

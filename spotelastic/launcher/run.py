@@ -109,6 +109,9 @@ def serve(
         with _rendezvous_and_storage(options, storage, where, folders) as (rendezvous, use):
             ended = _run(configure(rendezvous, folders), rendezvous)
             use.ended(ended.code)
+            if ended.code in (0, 1):
+                well = ended.job is not None and ended.job.state == "succeeded"
+                logger.info(run_storage.outcome(storage, options.rdzv_id, well=well))
             if use.displaced:
                 ended = AgentResult(2, ended.job)
     except KeyboardInterrupt:  # while waiting for the etcd of other nodes

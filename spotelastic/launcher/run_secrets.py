@@ -24,7 +24,7 @@ from spotelastic.store.tls import TlsFiles, files_in, make_files
 KEPT = 90 * 86400.0
 """Seconds after which the secrets of a run are removed."""
 OPEN = (
-    "whoever reaches the ports of this run's nodes can read its state and end it: give them "
+    "anyone who can reach the ports of this run's nodes can read its state and end it: add "
     "--rdzv-conf protocol=https,cacert=FILE,cert=FILE,key=FILE,daemon_tls=true, or let nobody else "
     "into this network"
 )

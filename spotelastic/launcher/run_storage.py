@@ -43,6 +43,7 @@ from spotelastic.errors import EnvironmentFailure, UsageError
 UNNAMED = "default"
 """`--rdzv-id` of a run that was not given one."""
 LOCK = ".spotelastic.lock"
+NOTHING = "no checkpoint was saved"
 ANSWER_WITHIN = 10.0
 """Seconds for the storage's first answer; without one the run begins, and claims it later."""
 
@@ -99,6 +100,15 @@ def storage_url(options: argparse.Namespace) -> str:
         )
     runs = Path("runs").absolute()
     return str(runs / (_named_by_script(runs, options.script) if name == UNNAMED else name))
+
+
+def outcome(storage: str, run: str, *, well: bool) -> str:
+    """Return what to say at the end of a run, so that a silent script does not end without a word:
+    whether the job succeeded, and where the newest checkpoint is. What failed was told before.
+    """
+    commit, where = StoredRun(open_storage(storage), run).commit(), shown(storage)
+    saved = f"the newest checkpoint is step {commit.step} in {where}" if commit else NOTHING
+    return f"the job succeeded; {saved}" if well else saved
 
 
 def _named_by_script(runs: Path, script: str) -> str:

@@ -118,14 +118,14 @@ def _of_training(status: Status, now: float) -> Iterator[Headline]:
             "red" if lasts >= LASTS else "yellow",
             f"There have been fewer nodes than wanted for {span(lasts)}.",
             f"`spotelastic events {name}` says why none comes. Other --instance-types, --zones "
-            "spread, a smaller --min or --on-demand fallback let it go on.",
+            "spread, a smaller --min or --on-demand fallback let it continue.",
         )
     if status.unsaved:
         since = status.committed_at or status.began_at or now
         yield Headline(
             "not-committed",
             "red" if now - since >= LASTS else "yellow",
-            f"Checkpoints are not committed, the newest is that of step {status.committed}: "
+            f"Checkpoints are not being committed; the newest is of step {status.committed}: "
             f"{status.unsaved}",
         )
     if status.usual_loss is not None and status.loss is not None:
@@ -145,7 +145,7 @@ def _not_finite(status: Status, verb: str, todo: str) -> Headline:
         "red",
         f"The loss {verb} NaN or infinite since step {status.not_finite}; the job {verb} at step "
         f"{status.step}.",
-        f"{todo} back to a checkpoint of before, which are kept: `checkpoint.restore(step=...)`.",
+        f"{todo} back to an earlier checkpoint: `checkpoint.restore(step=...)`. All are kept.",
     )
 
 
@@ -163,6 +163,6 @@ def silence(status: Status, now: float) -> str:
     if not (silent := status.silent_for(now)):
         return ""
     return (
-        f"No controller has reported for {span(silent)}. Training goes on without one, but no node "
-        "is bought or replaced."
+        f"No controller has reported for {span(silent)}. Training continues without one, but no "
+        "node is bought or replaced."
     )

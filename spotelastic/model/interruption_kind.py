@@ -111,7 +111,7 @@ def _traits(kind: InterruptionKind) -> InterruptionTraits:
         case InterruptionKind.REBALANCE:
             return InterruptionTraits("rebalance", "rebalance", "may be interrupted soon")
         case InterruptionKind.PLANNED:
-            outlook = "is to go: its group was told to end it, and waits until it has left"
+            outlook = "will be ended by its group, which waits until it has left"
             return InterruptionTraits(
                 "planned", outlook=outlook, drains=True, has_deadline=True, is_asked_for=True
             )

@@ -442,6 +442,8 @@ class JobSpec:
     """Versions, by name, of the receivers of notifications, whose URLs are secret."""
     regions: Regions | None = None
     """Where the job moves by itself; None: nowhere."""
+    digest: str = ""
+    """When receivers are told how the job is doing: a time of day (UTC), as HH:MM; empty: never."""
 
     @property
     def mixes(self) -> bool:

@@ -52,7 +52,7 @@ class Notice:
         traits = self.kind.traits
         word = f" ({self.action})" if self.action else ""
         if self.called_off:
-            return f"{self.node} stays: what was scheduled is called off{word}"
+            return f"{self.node} stays: what was scheduled has been called off{word}"
         if self.is_announcement and self.deadline is not None:
             return f"{self.node} {traits.outlook} at {_utc(self.deadline)}{word}"
         said = f"{self.node} {traits.outlook}"

@@ -23,7 +23,7 @@ class Validity:
         if 0 < self.authority < now + REPLACE_WITHIN:
             return (
                 f"the authority that signs {cluster}'s certificates {_ends(self.authority, now)}: "
-                f"run `spotelastic down {cluster}` and `up` again, which goes on from its "
+                f"run `spotelastic down {cluster}` and `up` again, which continues from its "
                 "checkpoints under a new one"
             )
         if 0 < self.certificates < now + RENEW_WITHIN:
@@ -36,4 +36,4 @@ class Validity:
 
 def _ends(at: float, now: float) -> str:
     date = datetime.fromtimestamp(at, UTC).date()
-    return f"ends on {date}" if at > now else f"has ended on {date}"
+    return f"expires on {date}" if at > now else f"expired on {date}"

@@ -10,11 +10,12 @@ record and the sending.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from spotelastic.model.counting import counted, dollars, duration
+from spotelastic.model.counting import DAY, MINUTE, counted, dollars, duration, span
+from spotelastic.model.estimate import roughly
 from spotelastic.model.headline import SHORT
 from spotelastic.model.in_place import Rehearsal
 from spotelastic.model.job import ENDED, Capacity, Job
-from spotelastic.model.progress import Event
+from spotelastic.model.progress import Event, row_of
 from spotelastic.model.round import Round
 from spotelastic.model.validity import Validity
 from spotelastic.notifications.notification import Notification, NotificationType, shortened
@@ -37,6 +38,8 @@ class NotificationPolicy:
     """Seconds before the deadline; or a tenth of the time that the job was given, if less."""
     nearest: float = 300.0
     """Seconds before the deadline, at the least."""
+    late: float = HOUR
+    """Seconds after which a digest that nobody could send in time is left out."""
     again: float = HOUR
     """Seconds until the next shortage is told."""
     per_hour: int = 20
@@ -70,6 +73,12 @@ class NotificationFacts:
     """What is on record as wrong, and not as over."""
     linger: float | None = None
     """Seconds that the cluster stays after its job; None: it does not end by itself."""
+    digest: str = ""
+    """The time of day (UTC) of the digest, as HH:MM; empty: there is none."""
+    pace: float = 0.0
+    """Seconds per step that counts; 0: not known."""
+    ledger: Sequence[Event] = ()
+    """The interruptions, as they are on record."""
 
 
 def due(
@@ -125,7 +134,7 @@ def true_now(
     if facts.trained and facts.round is not None:
         yield _begun(facts, facts.round, life)
     if facts.rehearsal is not None and facts.rehearsal.differs:
-        yield _differs(facts, facts.rehearsal, "a step differs when it is made again", life)
+        yield _differs(facts, facts.rehearsal, "a repeated step gives another result", life)
     if facts.proof is not None and facts.proof.differs:
         yield _differs(facts, facts.proof, "a checkpoint cannot be restored as it was saved", life)
     if facts.short_since is not None and now - facts.short_since >= policy.short_for:
@@ -134,6 +143,8 @@ def true_now(
     if limit is not None and facts.spent >= policy.budget * limit:
         yield _budget(facts, limit)
     yield from (_trouble(facts, each) for each in facts.troubles if each.data["what"] != SHORT)
+    if facts.digest and facts.trained and now - _newest(facts.digest, now) < policy.late:
+        yield _digest(facts, _newest(facts.digest, now))
     deadline = facts.capacity.deadline
     if deadline is not None and now >= deadline - _near(facts.capacity.within, policy):
         yield _deadline(facts, deadline, now)
@@ -165,7 +176,7 @@ def _differs(facts: NotificationFacts, found: Rehearsal, what: str, life: str) -
     cluster = facts.cluster
     title = f"{cluster}: {what}"
     text = without_known_formats(
-        f"{found.text}\n\nTraining goes on. What else was found: spotelastic events {cluster}"
+        f"{found.text}\n\nTraining continues. What else was found: spotelastic events {cluster}"
     )
     id = f"differs {life}" if found is facts.rehearsal else f"not proven {life}"
     return Notification(id, "differs", title, shortened(text), "failure")
@@ -180,6 +191,34 @@ def _trouble(facts: NotificationFacts, found: Event) -> Notification:
     kind: NotificationType = "failure" if found.data.get("colour") == "red" else "warning"
     id = f"trouble {found.data['id']}"
     return Notification(id, "trouble", f"{cluster}: {what}", shortened(text), kind)
+
+
+def _newest(clock: str, now: float) -> float:
+    """Return when it was this time of day (UTC) last."""
+    hours, minutes = clock.split(":")
+    into = int(hours) * HOUR + int(minutes) * MINUTE
+    return (now - into) // DAY * DAY + into
+
+
+def _digest(facts: NotificationFacts, at: float) -> Notification:
+    """Tell of the day before `at`. Each interruption counts on the day on which it was recorded, so
+    that none counts twice, or never.
+    """
+    recorded = [row_of(event) for event in facts.ledger if at - DAY < event.at <= at]
+    rows = [row for row in recorded if row is not None]
+    what = counted(len(rows), "interruption")
+    pauses = {row.round: row.pause_s or 0.0 for row in rows}  # several nodes may go in one pause
+    cost = dollars(sum(row.usd or 0.0 for row in rows))
+    took = f": {span(sum(pauses.values()))} of pauses, {cost}" if rows else ""
+    where = f"step {facts.step:,}" + (f" of {facts.total:,}" if facts.total else "")
+    left = max(0, facts.total - facts.step) * facts.pace
+    text = (
+        f"{what} since yesterday {facts.digest} UTC{took}.\n"
+        f"The job is at {where}{f', about {roughly(left)} left' if left else ''}. It has cost "
+        f"{dollars(facts.spent)} so far, and costs {dollars(facts.per_hour)} an hour now.\n\n"
+        f"More: spotelastic report {facts.cluster}"
+    )
+    return Notification(f"digest {at:.0f}", "digest", f"{facts.cluster}: {what}, {where}", text)
 
 
 def _ended(facts: NotificationFacts, job: Job) -> Notification:
@@ -206,13 +245,13 @@ def _ended(facts: NotificationFacts, job: Job) -> Notification:
 
 def _after(cluster: str, job: Job) -> str:
     again = (
-        f"`spotelastic restart {cluster}`, or `spotelastic up` with the same name, goes on from "
-        "the last checkpoint."
+        f"`spotelastic restart {cluster}`, or `spotelastic up` with the same name, continues "
+        "from the last checkpoint."
     )
     if job.state == "succeeded":
         return f"See what it took: spotelastic report {cluster}"
     if job.state == "failed":
-        return f"Read on: spotelastic logs {cluster}. When the script is mended, {again}"
+        return f"More: spotelastic logs {cluster}. Once the script is fixed, {again}"
     return again
 
 
@@ -220,10 +259,10 @@ def _short(facts: NotificationFacts, since: float, now: float) -> Notification:
     text = (
         f"For {_hours((now - since) / HOUR)} {facts.cluster} has had {facts.nodes} of the "
         f"{facts.least} nodes that it needs.\n\n"
-        f"Why no node comes: spotelastic events {facts.cluster}. Other --instance-types, "
-        "--zones spread, a smaller --min or --on-demand fallback let it go on."
+        f"To see why no node comes: spotelastic events {facts.cluster}. Other --instance-types, "
+        "--zones spread, a smaller --min or --on-demand fallback let it continue."
     )
-    title = f"{facts.cluster} waits for nodes"
+    title = f"{facts.cluster} is waiting for nodes"
     return Notification(f"short {since:.0f}", "short", title, text, "warning")
 
 
@@ -232,9 +271,9 @@ def _budget(facts: NotificationFacts, limit: float) -> Notification:
     lasts = f", which lasts {_hours(left / facts.per_hour)}" if facts.per_hour > 0 else ""
     text = (
         f"{facts.cluster} has cost ${facts.spent:.2f} of the ${limit:.2f} of --max-cost, at "
-        f"${facts.per_hour:.2f} an hour now. ${left:.2f} are left{lasts}. Before it is used up "
-        "the job saves and is stopped.\n\n"
-        "To let it go on: spotelastic up with a larger --max-cost."
+        f"${facts.per_hour:.2f} an hour now. ${left:.2f} is left{lasts}. Before the limit is "
+        "reached, the job saves and is stopped.\n\n"
+        "To let it continue: spotelastic up with a larger --max-cost."
     )
     title = f"{facts.cluster} has used {facts.spent / limit:.0%} of its budget"
     return Notification(f"budget {limit:g}", "budget", title, text, "warning")
@@ -244,7 +283,7 @@ def _deadline(facts: NotificationFacts, deadline: float, now: float) -> Notifica
     left = _hours(max(0.0, deadline - now) / HOUR)
     text = (
         f"The job of {facts.cluster} saves and is stopped in {left}, finished or not.\n\n"
-        "To let it go on: spotelastic up with another --deadline."
+        "To let it continue: spotelastic up with another --deadline."
     )
     title = f"{facts.cluster} reaches its deadline in {left}"
     return Notification(f"deadline {deadline:.0f}", "deadline", title, text, "warning")

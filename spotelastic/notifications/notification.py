@@ -4,7 +4,16 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 NotificationKind = Literal[
-    "begun", "differs", "trouble", "ended", "short", "budget", "deadline", "certificates", "trial"
+    "begun",
+    "differs",
+    "trouble",
+    "ended",
+    "short",
+    "budget",
+    "deadline",
+    "certificates",
+    "digest",
+    "trial",
 ]
 NotificationType = Literal["info", "success", "warning", "failure"]
 """How much it matters, in Apprise's words: services show each in a colour of its own."""

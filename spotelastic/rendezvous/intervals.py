@@ -194,7 +194,7 @@ def describe(wanted: Schedule) -> str:
         f"every {steps:,} steps" if steps else "never"
         for steps in (wanted.snapshot_every, wanted.checkpoint_every)
     )
-    return f"saves into memory {memory}, into the object store {store}"
+    return f"snapshots in memory {memory}, checkpoints in the object store {store}"
 
 
 def lived(at: Moment, round_: Round) -> Past:

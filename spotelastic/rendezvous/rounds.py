@@ -86,7 +86,7 @@ def _first(at: Moment, over: Round | None) -> RoundDecision:
         return RoundDecision(reason=f"waits for nodes: {len(eligible)} of {at.settings.min_nodes}")
     quiet_at = _quiet_at(eligible.values(), at.settings)
     if len(eligible) < at.settings.max_nodes and at.now < quiet_at:
-        return RoundDecision(reason="waits a moment for further nodes", wake_at=quiet_at)
+        return RoundDecision(reason="waits briefly for more nodes", wake_at=quiet_at)
     members = members_of(at, (), eligible)
     incarnation = at.new_id()
     first = Round(
@@ -181,9 +181,9 @@ def _failed(at: Moment, round_: Round, failures: Iterable[Failure]) -> RoundDeci
     if restarts.is_final(first) or (
         not stepped and restarts.cannot_pass(first, streak, len(round_.members))
     ):
-        again = "it would come again at each start"
+        again = "it would fail the same way at each start"
         if streak.alike > 1:
-            again = f"it came {counted(streak.alike, 'time')} in a row before a first step"
+            again = f"it came {counted(streak.alike, 'time')} in a row before the first step"
         why = f"{first.message.splitlines()[0]}: {again}"
         return RoundDecision((EndJob(Job("failed", at.now, why, failure=first)),), why)
     if first.rank < 0:
@@ -234,14 +234,14 @@ def _planned(at: Moment, round_: Round) -> RoundDecision:
     if arriving and not drained and not recoded:
         quiet_at = _quiet_at((eligible[name] for name in arriving), at.settings)
         if at.now < quiet_at and len(wanted) < at.settings.max_nodes:
-            return RoundDecision(reason="waits a moment for further nodes", wake_at=quiet_at)
+            return RoundDecision(reason="waits briefly for more nodes", wake_at=quiet_at)
     cause: Cause = "drain" if drained else "arrival" if arriving else "settings"
     names = tuple(sorted(drained or arriving or leaving))
     if not (leaving or recoded) and agreement.have_left(at.seen, round_):
         again = at.seen.proposal_at + agreement.ASKS_AGAIN
         if at.now >= again:
             return _withdraw(at.seen, round_, None)
-        return RoundDecision(reason="the script comes to its end: who joins waits", wake_at=again)
+        return RoundDecision(reason="the script is ending: nodes that join now wait", wake_at=again)
     deadline = _save_deadline(at, round_, leaving)
     standing = agreement.advance(
         at.seen, round_, describe(cause, names, 0), deadline, at.now, at.new_id

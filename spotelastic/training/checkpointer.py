@@ -165,7 +165,7 @@ class Checkpointer(Saving):
             Checkpointer._open._entered()
             raise UsageError("another Checkpointer is open: give one of them the whole state")
         if self._client is not None:
-            raise UsageError("this Checkpointer was left: to go on, make another of the same state")
+            raise UsageError("this Checkpointer is closed: create another one with the same state")
         Checkpointer._open, self._process = self, os.getpid()
         try:
             if groups.prepares is None:
@@ -364,7 +364,7 @@ class Checkpointer(Saving):
         """
         if self._steps.is_within:
             raise UsageError(
-                "checkpoint.step() within the block of a step: the block's end does what it does"
+                "checkpoint.step() inside the block of a step: the end of the block does the same"
             )
         session, client, plan = self._entered()
         assert self._losses is not None

@@ -170,7 +170,7 @@ def test_a_stop_amid_a_move_holds_or_is_refused(tmp_path: Path, keeper_dies: boo
         try:
             commands.stop(home().cluster(NAME), wait=True, say=print)
         except UsageError as refused:
-            assert "goes on in the other region" in str(refused)
+            assert "continues in the other region" in str(refused)
             trains(WEST, status.committed)
             finishes(trial, tmp_path, WEST)
             return

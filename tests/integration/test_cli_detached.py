@@ -377,7 +377,7 @@ def test_a_scale_that_cannot_be_is_refused_in_one_line(
 def test_a_job_is_scaled_up_while_its_nodes_train_on(terminal: Terminal) -> None:
     assert within(PATIENT, lambda: len(terminal.training()) == 2)
     before = terminal.training()
-    assert terminal.json("scale", "--max", "3")["text"] == "is to have 1 to 3 nodes"
+    assert terminal.json("scale", "--max", "3")["text"] == "will have 1 to 3 nodes"
     assert within(PATIENT, lambda: len(terminal.training()) == 3)
     assert terminal.training() > before
     assert terminal.json("scale", "--max", "3")["text"] == "has 1 to 3 nodes already"
@@ -419,7 +419,7 @@ def test_a_restart_runs_the_code_of_the_folder_and_only_there(
     assert within(PATIENT, lambda: bool(terminal.training()))
     assert within(PATIENT, lambda: terminal.printed("verse 0"))
     assert terminal.json("status")["round"] > 1, "rounds are counted on"
-    assert terminal.json("restart")["text"] == "has not ended, and goes on"
+    assert terminal.json("restart")["text"] == "has not ended, and continues"
     refused = terminal("restart", "--max-cost", "99")
     assert (refused.returncode, refused.stdout) == (2, "")
     assert "has not ended, and nothing was changed" in refused.stderr

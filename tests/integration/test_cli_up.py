@@ -142,7 +142,7 @@ def test_a_script_is_rehearsed_on_the_first_node_before_others_are_launched(
     arguments = ("--rehearse", "first", "--report", "report.json", "train.py", factor)
     with spotelastic(tmp_path, *UP[:2], "--min", "2", "--max", "2", *arguments) as process:
         told, complaint = process.communicate(timeout=8 * PATIENT)
-    launched = [found.start() for found in re.finditer("worker node i-.* is launched", told)]
+    launched = [found.start() for found in re.finditer("worker node i-.* was launched", told)]
     if factor == "1":
         assert process.returncode == 0, told + complaint
         rehearsed = told.index("rehearsed train.py 1: interruptions change nothing")

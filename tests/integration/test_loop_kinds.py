@@ -31,7 +31,7 @@ TOLD = {
     "ModuleCounter": "model.calls is",
     "AccumulatesOverBlocks": "gradients are kept from one block to the next",
     "SchedulerAfterBlock": "scheduler.last_epoch changes between two blocks",
-    "SchedulerNotSaved": "a StepLR is stepped that is not in the state",
+    "SchedulerNotSaved": "a StepLR that is not in the state is stepped",
 }
 
 WARNED = {

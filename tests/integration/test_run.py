@@ -102,7 +102,7 @@ def test_intervals_are_measured_and_change_while_training_goes_on(
         went_on = run.trains("a", "b", beyond=run.step() + 50)
         assert went_on.incarnation == began.incarnation, "no new round"
         assert went_on.schedule.snapshot_every > began.schedule.snapshot_every
-        assert ["saves into memory every" in node.output for node in nodes].count(True) == 1
+        assert ["snapshots in memory every" in node.output for node in nodes].count(True) == 1
 
 
 LATE = """\
@@ -124,7 +124,7 @@ def test_a_node_that_has_finished_leaves_one_that_takes_longer_to_it(
             script = (str(tmp_path / "late.py"), str(go))
             run.add(name, *script, args=(*ranks, "--exit-barrier-timeout", "1"))
         assert run.nodes["b"].wait() == 0
-        assert "leaves them to it" in run.nodes["b"].output
+        assert "leaves without them" in run.nodes["b"].output
         go.touch()
         assert run.nodes["a"].wait(PATIENT) == 0
         job = run.wait(lambda seen: seen.job, "the job's end").job
@@ -171,6 +171,12 @@ def test_standalone_needs_nothing_else_and_continues_where_it_ended(tmp_path: Pa
     more = launch("--standalone", str(SCRIPT), "40", cwd=tmp_path)
     assert more.returncode == 0, more.stderr
     assert resumed_steps(more.stdout) == [30]
+    ends = [each.stderr.splitlines()[-1] for each in (done, more)]
+    its = SCRIPT.name.removesuffix(".py")
+    assert ends == [
+        f"[spotelastic] the job succeeded; the newest checkpoint is step {step} in ./runs/{its}"
+        for step in (30, 40)
+    ]
     ids = re.findall(r"run id: (\w+)", done.stdout + more.stdout)
     assert len(ids) == 2 and len(set(ids)) == 1
 
@@ -214,6 +220,7 @@ def test_a_script_that_raises_ends_the_job_with_its_traceback(
     assert broken.returncode == 1
     assert "ValueError: no such column" in broken.stderr
     assert "line 2, in go" in broken.stderr and "rank-0.log" in broken.stderr
+    assert broken.stderr.splitlines()[-1] == "[spotelastic] no checkpoint was saved"
 
 
 DIFFERS = """\

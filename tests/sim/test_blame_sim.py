@@ -89,7 +89,7 @@ def test_a_mistake_that_comes_again_before_a_first_step_ends_the_job(
 ) -> None:
     world = before_a_first_step(slow, attached)
     assert world.job.state == "failed"
-    assert world.job.reason == f"{SHAPES}: it came 2 times in a row before a first step"
+    assert world.job.reason == f"{SHAPES}: it came 2 times in a row before the first step"
 
 
 def test_a_script_that_reports_no_steps_may_have_made_some() -> None:

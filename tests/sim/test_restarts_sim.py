@@ -138,7 +138,7 @@ def test_a_mistake_in_the_script_ends_the_job_at_its_first_start(kind: str) -> N
     crash(world, lambda: world.done, f"{kind}: 'modle'\nand more")
     assert len(world.started) == 1
     assert world.job.state == "failed"
-    assert world.job.reason == f"{kind}: 'modle': it would come again at each start"
+    assert world.job.reason == f"{kind}: 'modle': it would fail the same way at each start"
     assert world.job.failure is not None and world.job.failure.node == "n0"
     assert world.violations() == []
 

@@ -132,7 +132,8 @@ class Collector:
         self._noted, self.problem = now, ""
         if now and not before:
             self._tell_problem(
-                f"the loss is not finite since step {now}: no checkpoint is deleted until it is"
+                f"the loss has not been finite since step {now}: no checkpoint is deleted until it "
+                "is"
             )
 
     def _complain(self, problem: str) -> None:

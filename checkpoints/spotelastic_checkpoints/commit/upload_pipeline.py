@@ -370,7 +370,7 @@ class Pipeline:
         self._complain(
             f"step {save.commit.step}: the store has taken nothing for "
             f"{self._policy.silent_for:g} s ({sent} uploaded): a request hangs there or on the "
-            "way, and is repeated when its time is over; training goes on"
+            "way, and is repeated when its time is over; training continues"
         )
 
     async def _rank(self, save: Save, slot: Slot, header: SlotHeader) -> None:

@@ -296,7 +296,7 @@ class KeptFolders:
 
     def _tell_rewritten(self, path: str) -> None:
         self._tell_once(
-            f"{path} is rewritten all the time: it is kept as it is when it rests for as long as "
+            f"{path} changes all the time: it is kept once it has not changed for as long as "
             "it takes to read it"
         )
 

@@ -242,7 +242,7 @@ class Logs:
             self._thread.join(timeout=self._stuck_after)
         if self._thread.is_alive():  # it still uses what is closed below
             logger.warning(
-                "the last output of workers is lost: the reader of this takes no more of it"
+                "the workers' last output is lost: nobody reads this command's output any more"
             )
             return
         self._selector.close()

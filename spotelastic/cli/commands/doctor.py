@@ -42,7 +42,8 @@ def doctor(
     notify: Annotated[
         bool,
         typer.Option(
-            "--notify", help="Only send a trial, from here, to where `up --notify` would tell."
+            "--notify",
+            help="Only send a test notification from here to the receivers of `up --notify`.",
         ),
     ] = False,
     where: Where = None,

@@ -41,13 +41,13 @@ spotelastic down demo --delete-data --bucket our-bucket
 spotelastic down --network
 """
 Seed = Annotated[
-    int, typer.Option(help="With --plan: seed for choosing nodes that it does not name.")
+    int, typer.Option(help="With --plan: seed for choosing the nodes that the plan does not name.")
 ]
 Wait = Annotated[
     bool,
     typer.Option(
-        help="With --plan: wait until training goes on after the last interruption, and tell what "
-        "each cost."
+        help="With --plan: wait until training continues after the last interruption, and show "
+        "what each one cost."
     ),
 ]
 
@@ -158,7 +158,7 @@ def down(
         ),
     ] = False,
     yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Ask for nothing, also with --delete-data.")
+        bool, typer.Option("--yes", "-y", help="Never ask, not even with --delete-data.")
     ] = False,
     where: Where = None,
     region: Region = None,

@@ -124,11 +124,11 @@ def scale(
 def move(
     name: Name = None,
     region: Annotated[
-        str | None, typer.Option("--region", help="The region that the job is to train in.")
+        str | None, typer.Option("--region", help="The region to move the job to.")
     ] = None,
     back: Annotated[
         bool,
-        typer.Option("--back", help="Undo a move while nothing was trained in the new region."),
+        typer.Option("--back", help="Undo a move, if nothing was trained in the new region yet."),
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask about the price.")] = False,
     where: Where = None,
@@ -136,7 +136,7 @@ def move(
         str | None,
         typer.Option(
             "--from",
-            help="The region in which the job is looked for.",
+            help="The region to look for the job in.",
             show_default="as other commands look",
         ),
     ] = None,

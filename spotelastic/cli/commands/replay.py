@@ -29,7 +29,7 @@ TraceFile = Annotated[
         "folder with the rounds of a prober.",
     ),
 ]
-Zone = Annotated[str, typer.Option(help="The zone that is played, of a folder of rounds.")]
+Zone = Annotated[str, typer.Option(help="With a folder of rounds: the zone to play.")]
 Minimum = Annotated[int, typer.Option("--min", min=1, help="Minimum number of nodes.")]
 Maximum = Annotated[
     int | None,

@@ -105,14 +105,14 @@ def init(
 def adapt(
     script: Annotated[Path, typer.Argument(help="A training script.", show_default=False)],
     write: Annotated[
-        bool, typer.Option("--write", help="Change the script; the former one is kept as .orig.")
+        bool, typer.Option("--write", help="Change the script; the original is kept as .orig.")
     ] = False,
     workers: Annotated[
         int | None,
         typer.Option(
             min=1,
             metavar="N",
-            help="For how many workers the script's batch size is meant.",
+            help="How many workers the script's batch size is meant for.",
             show_default="asked for if it matters",
         ),
     ] = None,
@@ -157,7 +157,7 @@ def adapt(
     if backup is None:
         note(f"nothing was changed: `spotelastic adapt {script} --write` does it")
     else:
-        note(f"{script} is changed; what it was is in {backup}")
+        note(f"{script} was changed; the original is in {backup}")
 
 
 def _not_rehearsed(script: Path) -> tuple[str, ...]:
@@ -176,10 +176,12 @@ def _rehearsed(script: Path) -> tuple[str, ...]:
         Path.cwd(), str(script), (), text, FEWEST, 0, "", conduct.gpus(), ("stopped",)
     )
     found = conduct.rehearse(job, REHEARSED_WITHIN, note)
-    lost = (f"the loop carries {each}, and nobody saves it" for each in found.variables)
+    lost = (
+        f"the loop keeps {each} between steps, and nothing saves it" for each in found.variables
+    )
     differ = (f"{row.act}: {'; '.join(row.what)}" for row in found.rows if row.state != "equal")
     return (
-        "rehearsed: it comes back" if found.is_equal else "rehearsed: it DIFFERS",
+        "rehearsed: it continues as it was" if found.is_equal else "rehearsed: it DIFFERS",
         *differ,
         *lost,
     )
@@ -213,7 +215,7 @@ def rehearse(
         str,
         typer.Option(
             metavar="ARGS",
-            help='Arguments with which the script is made longer after its end: "--epochs 4".',
+            help='Arguments that make the script run longer after its end: "--epochs 4".',
             show_default="found among its own",
         ),
     ] = "",
@@ -221,7 +223,7 @@ def rehearse(
         str,
         typer.Option(
             metavar="ACT,...",
-            help="Try these alone: stopped, killed, nodes, longer.",
+            help="Try only these: stopped, killed, nodes, longer.",
             show_default="all that the script and this machine allow",
         ),
     ] = "",

@@ -274,7 +274,7 @@ def page(cluster: Cluster) -> str | None:
     try:
         return html_report(cluster)
     except SpotelasticError as error:
-        print(f"spotelastic: no report is written as a page: {error}", file=sys.stderr)
+        print(f"spotelastic: the report could not be written as a page: {error}", file=sys.stderr)
         return None
 
 

@@ -13,7 +13,7 @@ _WORDS = {
     "equal": "equal, bit for bit",
     "noise": "equal within its own noise",
     "rounding": "equal up to rounding",
-    "restored": "goes on from the right state *",
+    "restored": "continues from the right state *",
     "failed": "FAILED",
     "not compared": "not compared",
 }
@@ -59,12 +59,12 @@ def _besides(found: RehearsalAnswer) -> Iterator[str]:
             "cannot be compared"
         )
     if found.variables:
-        yield "variables that the loop carries, and that nobody saves:"
+        yield "variables that the loop keeps, and that nothing saves:"
         yield from (f"  {each}" for each in found.variables)
     if found.files:
         more = len(found.files) - _FILES
         told = ", ".join(found.files[:_FILES]) + (f" and {more} more" if more > 0 else "")
-        yield f"files that only the node has which wrote them: {told}"
+        yield f"files that exist only on the node that wrote them: {told}"
     if found.steps:
         gpu = f", {size(found.gpu)} of its GPU" if found.gpu else ""
         yield (
@@ -75,6 +75,6 @@ def _besides(found: RehearsalAnswer) -> Iterator[str]:
     if not found.is_equal:
         yield "interruptions change what this script computes"
     elif found.variables:
-        yield "interruptions change nothing that is trained, but these variables"
+        yield "interruptions change nothing that is trained, only these variables"
     else:
         yield "interruptions change nothing"

@@ -87,14 +87,14 @@ class JobConfig(  # whose signature begins with the last of these
     )
     yes: bool = option(
         False,
-        "Ask for no confirmation: of the price on AWS, or to replace another script's job.",
+        "Do not ask: neither to confirm the price on AWS, nor to replace another script's job.",
         COMMAND,
         JOB,
         short="y",
     )
     force: bool = option(
         False,
-        "Launch although AWS, or the plan, says beforehand that it cannot work.",
+        "Launch even if AWS, or the plan, says beforehand that it cannot work.",
         COMMAND,
         JOB,
         in_file=False,

@@ -3,6 +3,7 @@ turns it into the job that the cluster is to have.
 """
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -195,6 +196,7 @@ def check(config: JobConfig, folder: Path | CodeSource) -> ValidatedJob:
         metrics_port=config.metrics_port or 0,
         notify=dict.fromkeys(notify, 0),
         regions=regions(config),
+        digest=config.notify_digest or "",
     )
     wanted = _requirement(config)
     return ValidatedJob(config, spec, code.archive, wanted, secrets, build_secrets, notify)
@@ -228,6 +230,11 @@ def _notify(config: JobConfig, variables: Mapping[str, str]) -> dict[str, str]:
         raise UsageError(
             "--notify sns:…: the local cloud has no topics: give a URL, such as json://127.0.0.1"
         )
+    digest = config.notify_digest
+    if digest is not None and not re.fullmatch(r"([01]\d|2[0-3]):[0-5]\d", digest):
+        raise UsageError(f"--notify-digest {digest}: expected a time of day (UTC), such as 06:30")
+    if digest and not found:
+        raise UsageError("--notify-digest: there is no receiver to send it to: add --notify")
     return found
 
 

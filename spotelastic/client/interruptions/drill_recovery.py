@@ -42,9 +42,9 @@ def row_of(caused: Caused, report: Report | None, waited: float) -> Interruption
 def outcome(row: Interruption) -> str:
     """Return what an interruption cost, for people."""
     if row.saved_step is None:
-        return f"{row.node} is gone: it did not train yet, so training did not pause"
+        return f"{row.node} is gone: it had not started training, so training did not pause"
     return (
-        f"{row.node} is gone: training paused {row.pause_s:.2f} s and goes on from step "
+        f"{row.node} is gone: training paused {row.pause_s:.2f} s and continues from step "
         f"{row.saved_step}, {row.steps_lost or 0} steps repeated"
     )
 
@@ -62,7 +62,7 @@ def wait(cluster: ShownCluster, caused: Sequence[Caused], say: Say) -> None:
     open_ = awaited(caused)
     if not open_:
         return
-    say(f"waiting until {cluster.name} trains on; Ctrl-C ends the wait, not the job")
+    say(f"waiting until {cluster.name} trains again; Ctrl-C ends the wait, not the job")
     began, told = steady(), 0.0
     while True:
         status, report = status_of(cluster), cluster.objects.report()
@@ -75,7 +75,7 @@ def wait(cluster: ShownCluster, caused: Sequence[Caused], say: Say) -> None:
             return
         if elapsed >= WITHIN:
             raise JobFailed(
-                f"{cluster.name} has not trained on within {WITHIN:g} s: "
+                f"{cluster.name} has not trained again within {WITHIN:g} s: "
                 f"`spotelastic status {cluster.name}` says what it waits for"
             )
         if elapsed - told >= TELL_EVERY:

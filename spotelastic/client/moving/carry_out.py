@@ -215,10 +215,10 @@ class Mover:
             if steady() > until:
                 raise EnvironmentFailure(
                     f"{name} does not train in {region} yet: "
-                    f"{'nothing is told' if status is None else status.reason}. Nothing is lost, "
-                    "and its control nodes cost money meanwhile. Run the same command again to go "
-                    f"on waiting, or `spotelastic move {name} --back`, after which you can move it "
-                    "to another region"
+                    f"{'there is no status yet' if status is None else status.reason}. Nothing is "
+                    "lost, but its control nodes cost money meanwhile. Run the same command again "
+                    f"to continue waiting, or `spotelastic move {name} --back`, after which you "
+                    "can move it to another region"
                 )
             Signal().wait(LOOK_EVERY)
 
@@ -307,7 +307,7 @@ class _Progress:
 
 
 def cluster_spec(its: MoveRegions, at: CloudTarget, *, undone: bool = False) -> ClusterSpec:
-    """Return the cluster that the job is to have in a region.
+    """Return the cluster that the job will have in a region.
 
     Raises `UsageError` where secrets are in neither region.
     """

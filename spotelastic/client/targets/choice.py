@@ -163,6 +163,7 @@ REFUSED = {
     "local": "pods do not run in the local cloud: remove --local",
     "drill": "interrupt pods with `spotelastic interrupt --plan`, or with kubectl: remove --drill",
     "notify": "notifications are sent for clusters on AWS alone: remove --notify",
+    "notify_digest": "notifications are sent for clusters on AWS alone: remove --notify-digest",
     "max_price": "the prices of a Kubernetes cluster's machines are not known: remove --max-price",
     "max_cost": "the prices of a Kubernetes cluster's machines are not known: remove --max-cost",
     "fresh": "this machine may not reach the storage: begin with another --name and --storage",

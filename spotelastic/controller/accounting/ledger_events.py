@@ -92,5 +92,5 @@ def _told(row: Interruption) -> str:
     if row.usd is not None:
         parts.append(dollars(row.usd))
     if row.saved_step is not None:
-        parts.append(f"on from step {row.saved_step}")
+        parts.append(f"resumed from step {row.saved_step}")
     return ", ".join(parts)

@@ -351,7 +351,7 @@ def _resume(group: WorkerGroup, now: float) -> Iterator[Action]:
     resumes = ResumeLaunches(group.name)
     yield resumes
     yield Tell(
-        Event(now, "resume", f"the launches of {group.name} had been suspended"), "", (resumes,)
+        Event(now, "resume", f"the suspended launches of {group.name} are resumed"), "", (resumes,)
     )
 
 

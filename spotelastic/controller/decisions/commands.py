@@ -64,7 +64,7 @@ def _holds(seen: Observation, command: Command) -> bool:
 def _carry_out(seen: Observation, command: Command, now: float) -> tuple[str, list[Action]]:
     """Return the answer to a command, and the actions that it causes."""
     if refused := refusal(command.protocol, "this command", "the cluster's controller"):
-        return f"is not told to {command.kind}: {refused}", []
+        return f"does not {command.kind}: {refused}", []
     match command.kind:
         case "stop":
             return _stop(seen, command, now)
@@ -87,7 +87,7 @@ def _stop(seen: Observation, command: Command, now: float) -> tuple[str, list[Ac
     if seen.ending is not None:
         return "is being ended already", []
     why = f": {command.reason}" if command.reason else ""
-    event = Event(now, "stop", f"the job is to stop once its last step is committed{why}")
+    event = Event(now, "stop", f"the job will stop once its last step is committed{why}")
     ends = AskToEnd(Ending("stopped", now, command.reason or STOPPED), command.id)
     return "stops once its last step is committed", [ends, Tell(event, command.id, (ends,))]
 
@@ -104,8 +104,8 @@ def _other_stop(seen: Observation, command: Command) -> str:
     if command.reason:
         return "was stopped by command, and is not moved"
     return (
-        "is only stopped to be moved, and goes on in the other region: stop it there, or undo the "
-        "move with `spotelastic move --back`"
+        "is only stopped to be moved, and continues in the other region: stop it there, or undo "
+        "the move with `spotelastic move --back`"
     )
 
 
@@ -114,10 +114,10 @@ def _restart(seen: Observation, command: Command, now: float) -> tuple[str, list
     if seen.job is None or not seen.ended:
         if seen.ending is not None:
             return "is being ended: try again once it has", []
-        return "has not ended, and goes on", []
+        return "has not ended, and continues", []
     if seen.wanted is None:
         return "has no description any more", []
-    state = f"restarted: it had {seen.job.state}"
+    state = f"restarted after it had {seen.job.state}"
     left = [member for group in seen.groups for member in group.members if not member.leaving]
     revives = Revive(Job("pending", now, state), seen.wanted, command.id)
     begins = f"step {seen.committed}" if seen.committed else "the beginning: it has no checkpoint"
@@ -137,9 +137,9 @@ def _scale(seen: Observation, command: Command, now: float) -> tuple[str, list[A
     text = f"{low} to {high} nodes" if low < high else counted(low, "node")
     if _sizes(seen.wanted) == (low, high):
         return f"has {text} already", []
-    event = Event(now, "scale", f"the job is to have {text}", data={"min": low, "max": high})
+    event = Event(now, "scale", f"the job will have {text}", data={"min": low, "max": high})
     rescales = Rescale(command, command.id)
-    return f"is to have {text}", [rescales, Tell(event, command.id, (rescales,))]
+    return f"will have {text}", [rescales, Tell(event, command.id, (rescales,))]
 
 
 def _sizes(wanted: Settings) -> tuple[int, int]:

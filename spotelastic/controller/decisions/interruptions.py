@@ -184,7 +184,7 @@ def _activity(seen: Observation, activity: GroupActivity, now: float) -> Event:
         return Event(now, name, f"{what} has ended", instance, data)
     # The first leader looks long after the first nodes have come, and told of themselves.
     at = min(now, machine.launched_at or now) if machine else now
-    return Event(at, name, f"{what} is launched", instance, data)
+    return Event(at, name, f"{what} was launched", instance, data)
 
 
 def _tell_notice(seen: Observation, notice: Notice, now: float, cause: str) -> Iterator[Tell]:

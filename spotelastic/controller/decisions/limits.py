@@ -25,8 +25,8 @@ def verdict(seen: Observation, now: float, policy: ControllerPolicy) -> Ending |
     if is_spent(money, limit, policy):
         return Ending("stopped", now, f"{cost} (--max-cost {limit:g})")
     if lacks := _lacks(seen, limit, policy):
-        nodes = "node" if lacks == 1 else f"{lacks} nodes"
-        why = f"--max-cost {limit:g} does not pay for the {nodes} that it lacks to train"
+        nodes = "node that is" if lacks == 1 else f"{lacks} nodes that are"
+        why = f"--max-cost {limit:g} does not pay for the {nodes} missing"
         return Ending("stopped", now, f"{cost}, and {why}")
     return None
 

@@ -61,7 +61,7 @@ def tell(seen: Observation, now: float, policy: ControllerPolicy) -> Iterator[Te
             continue
         lived = taken_at - machine.launched_at
         data = {"zone": machine.zone, "type": machine.type, "lived": lived, "at": taken_at}
-        text = f"{machine.id} is taken {lifetime(lived)} after its launch in {machine.zone}"
+        text = f"{machine.id} was taken {lifetime(lived)} after its launch in {machine.zone}"
         event = Event(now, SHORT_LIFE, text, machine.id, data)
         if account(event) not in seen.told:
             yield Tell(event)

@@ -193,7 +193,7 @@ def _choose(seen: Observation, now: float, policy: ControllerPolicy) -> Iterator
     data: dict[str, object] = {"zone": best.name, "left": left, "committed": seen.committed}
     if short_lives.is_avoided(seen, left, now, policy):
         data |= seen.short_lives[left].data()
-    text = f"nodes go to {best.name}{price}{score}: {why}"
+    text = f"new nodes go to {best.name}{price}{score}: {why}"
     yield Tell(Event(now, "zone", text, data=data), after=moves)
 
 
@@ -241,7 +241,7 @@ def _payable(
 
 def _why(seen: Observation, home: ZoneOffer | None, now: float, policy: ControllerPolicy) -> str:
     if home is None:
-        return "all nodes are to be in one zone"
+        return "all nodes should be in one zone"
     if is_dry(seen, home.name, now, policy):
         failed = [seen.failed.get((group.name, home.name)) for group in seen.groups]
         told = [each for each in failed if each is not None and each.cause != "capacity"]
@@ -282,7 +282,8 @@ def _follow(
     replaced = tuple(Replace(name, f"the job is in {home.name} now") for name in goes)
     yield from replaced
     text = (
-        f"after the commit of step {seen.committed} {', '.join(goes)} go for nodes in {home.name}"
+        f"after the commit of step {seen.committed}, {', '.join(goes)} make way for nodes in "
+        f"{home.name}"
     )
     data = {"zone": home.name, "committed": seen.committed}
     yield Tell(Event(now, "zone", text, data=data), after=replaced)

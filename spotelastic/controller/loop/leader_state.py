@@ -16,7 +16,7 @@ from spotelastic.cloud.model import (
     WorkerGroup,
     ZoneOffer,
 )
-from spotelastic.controller.accounting import rehearsals, troubles, usage
+from spotelastic.controller.accounting import rehearsals, training_pace, troubles, usage
 from spotelastic.controller.accounting.status import reached
 from spotelastic.controller.accounting.usage import Bill
 from spotelastic.controller.decisions import capacity, short_lives
@@ -49,7 +49,7 @@ from spotelastic.controller.model.observation import (
 )
 from spotelastic.model.gpu import UNHEALTHY
 from spotelastic.model.job import ENDED
-from spotelastic.model.progress import newest_committed
+from spotelastic.model.progress import LEDGER, newest_committed
 from spotelastic.model.validity import Validity
 from spotelastic.notifications.due import NotificationFacts
 
@@ -323,6 +323,9 @@ class LeaderState:
             validity=job.spec.validity if job.spec is not None else Validity(),
             troubles=troubles.lasting(records.events),
             linger=job.upkeep.linger,
+            digest=job.spec.digest if job.spec is not None else "",
+            pace=training_pace.pace(records.points),
+            ledger=[event for event in records.events if event.kind == LEDGER],
         )
 
     def account(self, records: Records, now: float, undelivered: tuple[str, ...] = ()) -> Account:

@@ -98,8 +98,8 @@ class Passes:
             if loader is not None and batches_handed_out(loader) > each.handed_out:
                 raise UsageError(
                     "ElasticSampler: a batch was taken that was dealt out before the ranks "
-                    "changed: take batches of checkpoint.batches(loader), or begin iter(loader) "
-                    "again when a step is begun again"
+                    "changed: take batches from checkpoint.batches(loader), or call iter(loader) "
+                    "again when a step is repeated"
                 )
 
     @property
@@ -123,13 +123,13 @@ class Passes:
         if batches > AHEAD:
             raise UsageError(
                 f"ElasticSampler: {batches} batches were taken for one step, and a step counts as "
-                "one. To accumulate gradients, give the whole global_batch and cut it up by "
+                "one. To accumulate gradients, use the whole global_batch and split it with "
                 "se.microbatches(), or call sampler.advance() for each batch without a step "
                 "(ElasticSampler(..., check=False) turns this check off)"
             )
         raise UsageError(
-            "ElasticSampler: a step was made for which no batch was taken, so that samples would "
-            "be left out: call checkpoint.step() once for each batch "
+            "ElasticSampler: a step was made without taking a batch, so samples would be left out: "
+            "call checkpoint.step() once for each batch "
             "(ElasticSampler(..., check=False) turns this check off)"
         )
 

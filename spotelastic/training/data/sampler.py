@@ -227,7 +227,7 @@ class ElasticSampler(Sampler[list[int]]):
             return iter(microbatches(self.batch, most, rank=rank, world_size=world_size))
         if self.pieces is None:
             raise UsageError(
-                "virtual_ranks: microbatches() belongs into a step of checkpoint.steps(), of a "
+                "virtual_ranks: call microbatches() within a step of checkpoint.steps(), of a "
                 "Checkpointer whose state has the model, the optimizer and this sampler"
             )
         return self.pieces.go_through()

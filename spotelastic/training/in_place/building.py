@@ -134,12 +134,12 @@ class Builder:
         except UsageError as error:
             if self._times < 2:
                 raise
-            raise UsageError(f"build= has made another state than before: {error}") from None
+            raise UsageError(f"build= has built a different state than before: {error}") from None
 
     def _check(self, made: Any) -> None:
         if not isinstance(made, Mapping) or not made:
             raise UsageError(
-                "build= has to return a mapping of names to what it has made, as "
+                "build= has to return a mapping of names to what it has built, such as "
                 f'{{"model": model, "optimizer": optimizer}}; it has returned {made!r:.80}'
             )
         if self._names is not None and {*made} != self.names:
@@ -149,14 +149,14 @@ class Builder:
             )
         if twice := sorted({*made} & {*self._state.values}, key=str):
             raise UsageError(
-                f'state["{twice[0]}"] is made by build= as well: leave it out of the state that '
+                f'state["{twice[0]}"] is built by build= as well: leave it out of the state that '
                 "you give to the Checkpointer"
             )
         again = [name for name in made if any(ref() is made[name] for ref in self._former)]
         if again:
             raise UsageError(
-                f'build= has returned the "{again[0]}" of the ranks that there were before: it has '
-                "to make another"
+                f'build= has returned the "{again[0]}" of the earlier ranks again: it has to build '
+                "another"
             )
 
     def _refuse_former(self) -> None:
@@ -183,8 +183,8 @@ def compiles(script: str) -> bool:
 
 def _refuse(value: Any, *_: Any) -> NoReturn:
     raise UsageError(
-        f"this {type(value).__name__} belongs to ranks that there are no more: in each step, take "
-        'what build= has made from the state, as in state["model"]'
+        f"this {type(value).__name__} belongs to ranks that no longer exist: in each step, take "
+        'what build= has built from the state, as in state["model"]'
     )
 
 

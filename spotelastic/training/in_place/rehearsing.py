@@ -211,8 +211,8 @@ class Rehearsing:
         """Return what the vote is made in. Raises what a lost peer raises, where it is its turn."""
         if self._collectives.has_struck:
             self._found.append(
-                "the block catches the error of a collective, and goes on: a lost peer passes for "
-                "no more than that. Let RuntimeError pass"
+                "the block catches the error of a collective, and continues: a lost peer looks "
+                "like any other error there. Let RuntimeError pass"
             )
         if self._collectives.has_struck or self.stage is TrialStage.VOTED:
             self._has_struck = True
@@ -259,7 +259,7 @@ class Rehearsing:
         ranks = self._loop.ranks()
         assert self._foreign is not None
         self._found += [
-            f"a {name} is stepped that is not in the state: give it to the Checkpointer"
+            f"a {name} that is not in the state is stepped: give it to the Checkpointer"
             for name in self._foreign.changed()
         ]
         # The last one: most may have gone wrong by then.

@@ -502,7 +502,7 @@ class Steps:
         """Note that the step has all its gradients, as the script says."""
         attempt = self._attempt
         if attempt is None or attempt.step is not step:
-            raise UsageError("step.vote() belongs into the block of its step: `with step:`")
+            raise UsageError("call step.vote() inside the block of its step: `with step:`")
         attempt.stepped = None
         if self._votes and not attempt.voted:
             self._vote(attempt)

@@ -104,7 +104,7 @@ def line(found: RehearsalVerdict, step: int, world_size: int) -> str:
         told = f"rehearsed at step {step} on {on}: {same if found.noise else 'bit-identical'}"
         return ";\n".join((told, *found.costs))
     ways = (
-        "from now on a step in which a peer is lost is made from the last save"
+        "from now on, a step in which a peer is lost is repeated from the last save"
         if found.restores
         else "interruptions change what this run computes"
     )

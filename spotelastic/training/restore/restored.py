@@ -324,7 +324,7 @@ class RestoreSource:
             if isinstance(value, torch.optim.Optimizer) and saved.get(name, here) != here:
                 say(
                     f"{name} was saved of {saved[name]} and is {here} here: "
-                    "it goes on with the options and the state that were saved"
+                    "it continues with the saved options and state"
                 )
 
     def _find_copies(self, view: StateView) -> None:

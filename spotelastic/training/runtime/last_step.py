@@ -51,7 +51,7 @@ def tell_nothing_was_left(session: WorkerSession, step: int) -> None:
     """Report that a script ended well without a step."""
     if session.ranks.rank == 0:
         say(
-            f"no step was executed: the run had reached step {step} before; to train from the "
+            f"no step was executed: the run had already reached step {step}; to train from the "
             f"beginning, begin afresh with {session.afresh}"
         )
 

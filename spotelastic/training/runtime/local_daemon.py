@@ -93,7 +93,7 @@ class OwnDaemon:
         else:
             # The slots are the daemon's own now, and are deleted with it.
             self._remove()
-            self._tell("the last upload goes on in the background")
+            self._tell("the last upload continues in the background")
 
     def _start(self) -> None:
         # Each daemon has a pipe of its own: forked children, like a data loader's workers, may keep

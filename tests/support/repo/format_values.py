@@ -349,6 +349,7 @@ WATCHED = replace(
     SPEC,
     metrics_port=9464,
     notify={"1-slack": 2},
+    digest="06:30",
     capacity=replace(SPEC.capacity, reservations=(RESERVED,)),
 )
 MOVING = replace(SPEC, regions=Regions(("us-east-1", "us-west-2"), 600.0, True, 4))

@@ -71,7 +71,7 @@ def test_a_terminal_that_gets_narrower_is_drawn_anew() -> None:
     status = Status("demo", "running", 1.0, round=1, step=5, nodes=(node,))
     with Live(console) as view:
         view.say("the first line " + "word " * 15)
-        view.event(Event(1.0, "scale", "the job is to have 1 to 3 nodes"))
+        view.event(Event(1.0, "scale", "the job will have 1 to 3 nodes"))
         view.status(status)
         before = len(to.getvalue())
         console.size = ConsoleDimensions(40, 20)

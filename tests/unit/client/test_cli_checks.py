@@ -165,6 +165,8 @@ def test_on_aws_the_instance_type_decides_how_many_workers_a_node_runs(folder: P
         ({"notify": ("nothing://s3cret",)}, "the first --notify, a nothing:// URL, is none that"),
         ({"notify": ("HOOK_THAT_IS_NOT",)}, "--notify HOOK_THAT_IS_NOT: there is no such variable"),
         ({"metrics_port": 65536}, "--metrics-port 65536: the last port is 65535"),
+        ({"notify_digest": "24:00"}, "--notify-digest 24:00: expected a time of day (UTC)"),
+        ({"notify_digest": "06:30"}, "--notify-digest: there is no receiver to send it to"),
         ({"metrics_port": 2380}, "--metrics-port 2380: etcd of the control nodes has that port"),
         ({"keep_last": 0}, "--keep-last 0: must be at least 1"),
         ({"output": ["../out"]}, "--output ../out: name a folder within the working folder"),

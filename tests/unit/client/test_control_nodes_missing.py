@@ -57,7 +57,7 @@ def test_it_is_taken_down_with_what_aws_says() -> None:
     assert str(error.value) == f"quokka: {WHY}"
     assert target.ended == ["quokka"] and not target.worked
     assert told[-2:] == [
-        "the control nodes do not come: taking quokka down",
+        "the control nodes do not start: taking quokka down",
         "quokka is gone",
     ]
 

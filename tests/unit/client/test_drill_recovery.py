@@ -64,6 +64,6 @@ def test_a_recommendation_takes_nothing_away_so_nothing_is_awaited() -> None:
 
 def test_what_it_cost_is_told_also_of_a_node_that_never_trained() -> None:
     assert outcome(replace(ROW, steps_lost=5)) == (
-        "a is gone: training paused 0.50 s and goes on from step 41, 5 steps repeated"
+        "a is gone: training paused 0.50 s and continues from step 41, 5 steps repeated"
     )
     assert "training did not pause" in outcome(replace(ROW, saved_step=None, pause_s=0.0))

@@ -178,7 +178,8 @@ OTHER: dict[str, Any] = {
     "keep_failed": True,
     "replace_slow": True,
     "metrics_port": 9464,
-    "notify": ["json://127.0.0.1"],
+    "notify": ["json://127.0.0.1", "ntfy://127.0.0.1/topic"],
+    "notify_digest": "06:30",
     "regions": "us",
     "region_patience": "10m",
     "prefer_capacity": True,
@@ -206,6 +207,7 @@ def test_an_up_names_each_field_that_it_changes_and_no_other(
         environment="none",
         regions="us-east-1,us-west-2",
         region_patience="20m",
+        notify=["json://127.0.0.1"],
     )
     before = check(usual, tmp_path).spec
     assert list(differences(before, check(usual, tmp_path).spec)) == []

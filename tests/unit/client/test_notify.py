@@ -40,7 +40,7 @@ def test_those_of_the_file_are_tried_and_told(
     one, two = json.loads(told.out)
     assert one == {"receiver": "1-json", "delivered": True, "why": ""}
     assert (two["receiver"], two["delivered"]) == ("2-json", False) and two["why"]
-    assert hook.titles == ["spotelastic: this is a trial"]
+    assert hook.titles == ["spotelastic: this is a test"]
     assert TOKEN not in told.out + told.err
 
 

@@ -23,11 +23,23 @@ LONG = NOW + 3000 * DAY
     [
         (0.0, 0.0, ""),
         (NOW + RENEW_WITHIN, NOW + REPLACE_WITHIN, ""),
-        (NOW + RENEW_WITHIN - 1, LONG, "demo's nodes ends on 2030-04-16: run `spotelastic up` a"),
-        (NOW - DAY, LONG, "demo's nodes has ended on 2030-03-16: run `spotelastic up` again"),
-        (NOW + 300 * DAY, NOW + 300 * DAY, "ends on 2031-01-11: run `spotelastic down demo` and"),
-        (NOW + DAY, NOW + DAY, "the authority that signs demo's certificates ends on 2030-03-18"),
-        (NOW - DAY, NOW - DAY, "the authority that signs demo's certificates has ended on"),
+        (
+            NOW + RENEW_WITHIN - 1,
+            LONG,
+            "demo's nodes expires on 2030-04-16: run `spotelastic up` a",
+        ),
+        (NOW - DAY, LONG, "demo's nodes expired on 2030-03-16: run `spotelastic up` again"),
+        (
+            NOW + 300 * DAY,
+            NOW + 300 * DAY,
+            "expires on 2031-01-11: run `spotelastic down demo` and",
+        ),
+        (
+            NOW + DAY,
+            NOW + DAY,
+            "the authority that signs demo's certificates expires on 2030-03-18",
+        ),
+        (NOW - DAY, NOW - DAY, "the authority that signs demo's certificates expired on"),
     ],
 )
 def test_an_end_is_told_in_time_with_what_to_do(
@@ -57,4 +69,4 @@ def test_status_warns_beside_what_programs_read(
     out, err = look(good)
     assert err == ""
     assert look(ending)[0] == out
-    assert "warning: a certificate of demo's nodes ends on" in look(ending)[1]
+    assert "warning: a certificate of demo's nodes expires on" in look(ending)[1]

@@ -79,4 +79,4 @@ def test_a_home_that_cannot_be_written_is_told(home: Path) -> None:
     home.write_text("")
     own = etcd_bootstrap.secrets_of(RendezvousConfig("either", HERE))
     assert own.tls is None
-    assert "whoever reaches the ports" in own.warning
+    assert "anyone who can reach the ports" in own.warning

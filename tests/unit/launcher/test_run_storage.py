@@ -91,6 +91,16 @@ def test_the_nodes_of_one_run_share_it_and_exclude_others(storage: str) -> None:
                     pytest.fail("another run has it")
 
 
+def test_a_run_says_at_its_end_where_its_newest_checkpoint_is(storage: str) -> None:
+    say = partial(run_storage.outcome, storage, "default")
+    assert say(well=True) == "the job succeeded; no checkpoint was saved"
+    trained(storage, 20)
+    trained(storage, 40)
+    saved = f"the newest checkpoint is step 40 in {provenance.shown(storage)}"
+    assert say(well=True) == f"the job succeeded; {saved}"
+    assert say(well=False) == saved, "what failed was told before"
+
+
 def test_a_run_says_whose_state_it_goes_on_from(storage: str) -> None:
     run(storage, "a.py", "--steps", "40", code=1)
     trained(storage, 40)

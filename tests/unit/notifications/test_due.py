@@ -1,12 +1,15 @@
 """What is told to people, when, and how often."""
 
+import random
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from spotelastic.model.in_place import Rehearsal
+from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import Capacity, Failure, Job
-from spotelastic.model.progress import Event
+from spotelastic.model.progress import LEDGER, Event, Interruption
 from spotelastic.model.round import Member, Round
 from spotelastic.model.validity import Validity
 from spotelastic.notifications.due import (
@@ -121,6 +124,66 @@ def test_nothing_else_is_told_of_a_job_that_has_ended() -> None:
     assert kinds(facts) == ["ended"]
 
 
+# -- the digest ----------------------------------------------------------------------------------
+
+DAY = 24 * HOUR
+AT = NOW // DAY * DAY + 6.5 * HOUR
+"""When it is 06:30 UTC on that day."""
+DAILY = replace(TRAINS, digest="06:30", step=12_000, total=50_000, pace=1.0, spent=41.2)
+
+
+def row(at: float, round_: int, pause: float = 1.0, usd: float | None = None) -> Event:
+    """An interruption that was recorded at `at`, after which training went on in this round."""
+    kind = InterruptionKind.SPOT_INTERRUPTION
+    its = Interruption(kind, "i-a", at - 60.0, 0.1, 9, True, pause, 0, usd=usd, round=round_)
+    return Event(at, LEDGER, "", data={"interruption": msgspec.to_builtins(its)})
+
+
+def digests(facts: NotificationFacts, now: float) -> list[Notification]:
+    return [each for each in due(facts, {}, now) if each.kind == "digest"]
+
+
+def test_a_digest_tells_of_the_day_before_it() -> None:
+    pauses = [
+        row(AT - HOUR, 7, 50.0, 1.05),
+        row(AT - HOUR, 7, 50.0),
+        row(AT - DAY + 1, 6, 60.0, 2.05),
+    ]
+    (found,) = digests(replace(DAILY, ledger=pauses), AT + 5.0)
+    assert found.title == "demo: 3 interruptions, step 12,000 of 50,000"
+    assert "3 interruptions since yesterday 06:30 UTC: 1 min 50 s of pauses, $3.10." in found.text
+    assert "about 10 h 33 min left. It has cost $41.20 so far" in found.text
+    (quiet,) = digests(replace(DAILY, total=0), AT)
+    assert quiet.title == "demo: 0 interruptions, step 12,000" and "left" not in quiet.text
+
+
+def test_each_interruption_is_in_one_digest() -> None:
+    """Whenever it was recorded, and whenever in its hour the leader gets to send each digest."""
+    drawn = random.Random(7)
+    recorded = sorted(AT + drawn.choice((0.0, drawn.uniform(0.0, 3 * DAY))) for _ in range(200))
+    counted = 0
+    for day in range(5):
+        now = AT + day * DAY + drawn.uniform(0.0, HOUR - 1.0)
+        known = [row(at, 5) for at in recorded if at <= now]
+        (found,) = digests(replace(DAILY, ledger=known), now)
+        counted += int(found.text.partition(" ")[0])
+    assert counted == len(recorded)
+
+
+def test_a_digest_comes_once_a_day_within_its_hour_and_only_if_asked_for() -> None:
+    sent: dict[str, float] = {}
+    for minute in range(0, 3 * 24 * 60, 7):
+        now = AT + minute * 60.0
+        for each in due(DAILY, sent, now):
+            sent[each.id] = now
+    at = sorted(when for id, when in sent.items() if id.startswith("digest"))
+    assert len(at) == 3 and all((when - AT) % DAY < 7 * 60.0 for when in at)
+    assert digests(DAILY, AT - 1.0) == [] and digests(DAILY, AT + HOUR) == []
+    assert digests(replace(DAILY, digest=""), AT) == []
+    assert digests(replace(DAILY, trained=False), AT) == [], "nothing to tell of yet"
+    assert digests(replace(DAILY, job=Job("failed", AT - 60.0)), AT) == [], "its end was told"
+
+
 # -- nodes, money and time -----------------------------------------------------------------------
 
 
@@ -151,7 +214,7 @@ def test_the_budget_is_told_at_its_share_and_again_for_another_limit() -> None:
 
 def test_a_limit_without_a_price_is_told_without_dividing_by_it() -> None:
     (found,) = told(replace(IDLE, spent=10.0, capacity=Capacity(max_cost=10.0)))
-    assert "$0.00 are left. " in found.text
+    assert "$0.00 is left. " in found.text
 
 
 @pytest.mark.parametrize(

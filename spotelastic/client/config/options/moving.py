@@ -41,7 +41,7 @@ class MovingOptions:
     )
     prefer_capacity: bool = option(
         False,
-        "Also move while the job trains, where another of --regions is worth more.",
+        "Also move while the job trains, if another of --regions is worth more.",
         UP,
         NODES,
         off="no-prefer-capacity",

@@ -68,9 +68,8 @@ class SafetyOptions:
     )
     rehearse: str = option(
         "auto",
-        "Make an early step several times, and see whether it comes back as it was; strict: fail "
-        "where it does not; first: `spotelastic rehearse` on the first node, before others are "
-        "launched.",
+        "Repeat an early step, and check that it gives the same result; strict: fail if it does "
+        "not; first: `spotelastic rehearse` on the first node, before others are launched.",
         UP,
         SAFETY,
         metavar="|".join((*REHEARSE_MODES, FIRST)),
@@ -136,7 +135,7 @@ class SafetyOptions:
     )
     lease: float | None = option(
         None,
-        "How long a node that is not heard of counts as alive.",
+        "How long a node counts as alive without being heard from.",
         CLUSTER,
         SAFETY,
         metavar="SECONDS",

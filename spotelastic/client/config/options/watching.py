@@ -22,11 +22,19 @@ class WatchingOptions:
     )
     notify: Sequence[str] = option(
         (),
-        "Tell of the job there, by a URL of Apprise's, sns:ARN, or a variable that has one.",
+        "Where to send notifications: an Apprise URL, sns:ARN, or a variable that holds one.",
         UP,
         WATCHING,
         metavar="URL|NAME",
         stored=lambda job: set(job.notify),
         shows_values=False,
         hidden=True,
+    )
+    notify_digest: str | None = option(
+        None,
+        "With --notify: also tell once a day, at this time (UTC), how the job is doing.",
+        UP,
+        WATCHING,
+        metavar="HH:MM",
+        stored=lambda job: job.digest or None,
     )

@@ -31,7 +31,7 @@ def test_an_event_says_what_an_interruption_cost_and_carries_the_whole_row() -> 
     (event,) = told(NOTICE)
     assert (event.kind, event.node, event.at) == ("ledger", "i-1", 2000.0)
     assert event.message == (
-        "i-1 (spot notice): training paused 1.20 s, 3 steps repeated, $0.012, on from step 60"
+        "i-1 (spot notice): training paused 1.20 s, 3 steps repeated, $0.012, resumed from step 60"
     )
     stored = msgspec.json.decode(msgspec.json.encode(event), type=Event)
     assert msgspec.convert(stored.data["interruption"], Interruption) == NOTICE

@@ -233,7 +233,7 @@ def test_a_job_that_cannot_pay_for_the_nodes_that_it_lacks_ends_instead_of_waiti
                 "stopped",
                 NOW,
                 "it has cost $8.00 at $0.10 an hour, and --max-cost 10 does not pay for the node "
-                "that it lacks to train",
+                "that is missing",
             )
         )
     ]

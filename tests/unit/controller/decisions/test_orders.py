@@ -87,7 +87,7 @@ def test_stop_has_the_nodes_save_first_and_is_answered_after_that_was_asked() ->
         (replace(cluster(STOP), ending=ENDING), "is being ended already"),
         (ended(cluster(STOP)), "has stopped already"),
         (ended(cluster(STOP), "succeeded"), "has succeeded already"),
-        (cluster(AGAIN), "has not ended, and goes on"),
+        (cluster(AGAIN), "has not ended, and continues"),
         (cluster(grow(1, 2)), "has 1 to 2 nodes already"),
         (replace(cluster(grow(3, 3)), wanted=Settings(3, 3)), "has 3 nodes already"),
         (replace(cluster(grow(1, 1)), wanted=Settings(1, 1)), "has 1 node already"),

@@ -175,7 +175,7 @@ def test_a_dry_zone_is_left_for_the_best_other_and_nobody_who_trains_goes_yet() 
     assert told.event.data == {"zone": "c", "left": "a", "committed": 500}
     assert told.after == (moved,)
     assert told.event.message == (
-        "nodes go to c at $1 an hour, placement score 9: a has no capacity"
+        "new nodes go to c at $1 an hour, placement score 9: a has no capacity"
     )
     assert not only(seen, Replace, Remove)
 

@@ -92,7 +92,7 @@ def goes_to(seen: Observation) -> str:
 def test_a_node_that_is_taken_soon_is_on_record_once_with_the_time_that_it_lived() -> None:
     seen = warned(job(n1="a", n2="a"), "n1", InterruptionKind.SPOT_INTERRUPTION)
     (event,) = told(seen)
-    assert event.message == "n1 is taken 4 min after its launch in a"
+    assert event.message == "n1 was taken 4 min after its launch in a"
     assert event.data == {"zone": "a", "type": "t", "lived": 240.0, "at": NOW}
     assert told(replace(seen, told=frozenset({(SHORT_LIFE, "n1", "::")}))) == []
     assert told(taken(job(n1="a", n2="a"), "n1", "Server.SpotInstanceTermination")) == [event]

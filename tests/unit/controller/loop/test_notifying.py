@@ -2,6 +2,7 @@
 
 from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -99,6 +100,17 @@ def test_a_new_leader_repeats_nothing(watched: Leader) -> None:
     assert kinds(watched) == ["ended"]
     assert "Traceback: boom" in watched.notifier.sent[0].text
     follows(watched)
+    assert watched.notifier.sent == []
+
+
+def test_one_leader_sends_the_digest_of_a_day(watched: Leader) -> None:
+    clock = datetime.fromtimestamp(watched.time.clock(), UTC).strftime("%H:%M")
+    watched.wants(watched_job(watched, digest=clock))
+    watched.turns(30.0)
+    (digest,) = (each for each in watched.notifier.sent if each.kind == "digest")
+    assert f"0 interruptions since yesterday {clock} UTC." in digest.text
+    follows(watched)
+    watched.turns(30.0)
     assert watched.notifier.sent == []
 
 

@@ -21,4 +21,5 @@ def test_each_difference_has_a_line_and_what_follows_comes_last() -> None:
     assert (first, second, cost) == ("lr is 0.1, was 0.2;", "the loss is 1, was 2;", "it waits.")
     assert last.startswith("So interruptions change what this run computes")
     by_restores = line(RehearsalVerdict(restores=True, differs=("a buffer",)), 2, 3)
-    assert "So from now on a step in which a peer is lost is made from the last save" in by_restores
+    on = "So from now on, a step in which a peer is lost is repeated from the last save"
+    assert on in by_restores
