@@ -63,7 +63,8 @@ def test_times_are_those_of_the_browser_and_curves_tell_their_values(tmp_path: P
     page = report_page(cluster_view(replace(PUBLISHED, rates=rates), BEGAN + 101))
     # The script that points at curves is no part of the page, whose policy forbids it.
     policy = r'<meta http-equiv="Content-Security-Policy"[^>]*>'
-    shown = opened(re.sub(policy, "", page).replace("</body>", POINTS_AT), tmp_path, "Asia/Tokyo")
+    page = re.sub(policy, "", page).replace("</body>", POINTS_AT)
+    shown = opened(page, tmp_path, "Asia/Tokyo")
     assert 'class="zone">Asia/Tokyo<' in shown
     # The first event is of 03:26:40 UTC.
     assert re.search(
