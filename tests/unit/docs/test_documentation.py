@@ -176,7 +176,8 @@ def kinds(path: Path) -> Iterator[str]:
                 *_, name = names = ast.unparse(node).split(".")
                 if name.isupper():
                     module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-                    yield str(reduce(getattr, names, importlib.import_module(module)))
+                    found = reduce(getattr, names, importlib.import_module(module))
+                    yield from found if isinstance(found, tuple) else (str(found),)
 
 
 def test_every_kind_of_event_is_listed() -> None:
