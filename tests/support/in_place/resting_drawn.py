@@ -25,7 +25,7 @@ from support.saving.daemons_and_workers import cluster
 from support.training import loop_kinds
 from support.training.loop_kinds import Plain
 from support.training.open_checkpointer import wait_for_slots
-from support.training.virtual_loops import Throttled, Virtual, Wrapped
+from support.training.virtual_loops import ThrottledWhereMeasured, Virtual, Wrapped
 from torch.distributed import TCPStore
 
 import spotelastic as se
@@ -53,7 +53,7 @@ BETWEEN = 0.05
 """Seconds between two attempts of a rehearsal, at most: much may happen to workers there."""
 SEEDS = range(200)
 """Of which the tests take a few."""
-VIRTUAL = (Virtual, Wrapped, Throttled)
+VIRTUAL = (Virtual, Wrapped, ThrottledWhereMeasured)
 """Kinds with virtual ranks, whose parameters are the same to the last bit."""
 
 
