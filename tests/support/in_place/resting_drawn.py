@@ -86,9 +86,9 @@ def rehearse_often(make: type[Plain | Virtual]) -> None:
 
     def after(step: int) -> int:
         """Return the step that is rehearsed next."""
-        return step + (
-            MEASURED_EVERY - step % MEASURED_EVERY if issubclass(make, Throttled) else OFTEN
-        )
+        if make is ThrottledWhereMeasured:
+            return step + MEASURED_EVERY - step % MEASURED_EVERY
+        return step + OFTEN
 
     def sooner(record: RehearsalRecord, step: int, *args: Any, **told: Any) -> RehearsalRecord:
         found = rehearsed(record, step, *args, **told)
