@@ -30,7 +30,7 @@ from support.training.virtual_loops import (
     LeavesOut,
     Poisoned,
     Sharded,
-    Throttled,
+    ThrottledWhereMeasured,
     Virtual,
     Wrapped,
 )
@@ -64,7 +64,7 @@ BETWEEN = 0.05
 """Seconds between two attempts of a rehearsal, at most: much may happen to workers there."""
 SEEDS = range(200)
 """Of which the tests take a few."""
-VIRTUAL = (Virtual, Wrapped, Throttled, Sharded)
+VIRTUAL = (Virtual, Wrapped, ThrottledWhereMeasured, Sharded)
 """Kinds with virtual ranks, whose parameters are the same to the last bit."""
 
 
@@ -114,9 +114,9 @@ def rehearse_often(make: type[Plain | Virtual]) -> None:
 
     def after(step: int) -> int:
         """Return the step that is rehearsed next."""
-        return step + (
-            MEASURED_EVERY - step % MEASURED_EVERY if issubclass(make, Throttled) else OFTEN
-        )
+        if make is ThrottledWhereMeasured:
+            return step + MEASURED_EVERY - step % MEASURED_EVERY
+        return step + OFTEN
 
     def sooner(record: RehearsalRecord, step: int, *args: Any, **told: Any) -> RehearsalRecord:
         found = rehearsed(record, step, *args, **told)

@@ -22,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
 import spotelastic as se
+from spotelastic.training.exact.pieces import MEASURED_EVERY
 
 ROWS, WORDS, LENGTH = 37, 32, 9
 """Samples of an epoch, whose last batch is a small one; words, and how many a sample has."""
@@ -285,6 +286,21 @@ def flip(draw: random.Random, tensor: Tensor | None) -> None:
     assert tensor is not None
     words = tensor.view(-1).view(torch.int32)
     words[draw.randrange(len(words))] ^= 1 << draw.randrange(31)
+
+
+class ThrottledWhereMeasured(Throttled):
+    """So slow in the steps that measure it that shares change also where all have too little time
+    to compute.
+    """
+
+    def block(self, number: int) -> Any:
+        self.is_measured = number % MEASURED_EVERY == 0
+        return super().block(number)
+
+    def scaled(self, loss: Tensor) -> Tensor:
+        if self.is_measured:
+            time.sleep(0.3 * (1 + 3 * int(os.environ["RANK"])))
+        return loss
 
 
 KINDS = {kind.__name__: kind for kind in (Virtual, Wrapped, WrappedWithoutNoSync, Twice, Sharded)}
