@@ -103,8 +103,7 @@ def wanted(its: JobResource, files: Mapping[str, bytes], image: str) -> KubeJob:
     # A folder that was packed is one of the operator's, and means nothing to people. And the
     # operator ends the cluster after the job: once it has seen how that has ended.
     spec = replace(job.spec, folder=its.folder, linger=None)
-    own = {"owner": its.reference, "mark": its.mark(), "control_image": image}
-    return replace(job, spec=spec, **own)
+    return replace(job, spec=spec, owner=its.reference, mark=its.mark(), control_image=image)
 
 
 def digest(job: KubeJob) -> str:

@@ -49,7 +49,7 @@ class StoredApi:
 
     def get(self, kind: str, name: str) -> Object | None:
         try:
-            return copy.deepcopy(self._call("GET", kind, name, "", ObjectStore.get))
+            return _copied(self._call("GET", kind, name, "", ObjectStore.get))
         except Missing:
             return None
 
@@ -65,7 +65,7 @@ class StoredApi:
         def made(store: ObjectStore, of: ObjectKind, place: str, _: str) -> Object:
             return store.create(of, place, completed(of, manifest))
 
-        return copy.deepcopy(self._call("POST", manifest["kind"], "", "", made, manifest))
+        return _copied(self._call("POST", manifest["kind"], "", "", made, manifest))
 
     def ensure(self, manifest: Object) -> Object:
         from spotelastic.kubernetes.provider.call_errors import Conflicting
@@ -83,13 +83,13 @@ class StoredApi:
         def replaced(store: ObjectStore, of: ObjectKind, place: str, _: str) -> Object:
             return store.replace(of, place, name, manifest)
 
-        return copy.deepcopy(self._call("PUT", manifest["kind"], name, "", replaced, manifest))
+        return _copied(self._call("PUT", manifest["kind"], name, "", replaced, manifest))
 
     def patch(self, kind: str, name: str, patch: Object) -> Object:
         def patched(store: ObjectStore, of: ObjectKind, place: str, _: str) -> Object:
             return store.patch(of, place, name, patch, patches.MERGE)
 
-        return copy.deepcopy(self._call("PATCH", kind, name, "", patched, patch))
+        return _copied(self._call("PATCH", kind, name, "", patched, patch))
 
     def patch_status(self, kind: str, name: str, status: Object) -> None:
         def patched(store: ObjectStore, of: ObjectKind, place: str, _: str) -> Object:
@@ -158,6 +158,11 @@ class StoredApi:
         for each in rbac.single(given.get("rules") or ()):
             if not rbac.allows(self._rules, each):
                 raise ApiError(403, "Forbidden", f"a right that the caller has not: {each}")
+
+
+def _copied(stored: Any) -> Object:
+    found: Object = copy.deepcopy(stored)
+    return found
 
 
 def _told(call: ApiCall, error: ApiError) -> SpotelasticError:

@@ -75,7 +75,7 @@ class _Rule:
             return lambda: not inner()
         if token in ("(", "has("):
             path = self.tokens.pop(0) if token == "has(" else ""
-            within = self.either() if token == "(" else partial(self._has, path)
+            within: Found = self.either() if token == "(" else partial(self._has, path)
             if not self._next(")"):
                 raise CelError("a parenthesis is not closed")
             return within
