@@ -62,6 +62,9 @@ class AskedCluster:
     def curve(self) -> Any:
         return self.says("curve", POINTS)
 
+    def measured(self) -> Any:
+        return self.says("measured", {})
+
     def cost(self) -> Any:
         return self.says("cost", COST)
 
@@ -80,7 +83,7 @@ def asked(events: int, *times: float) -> list[set[str]]:
 
 
 def test_the_status_is_new_and_the_rest_as_new_as_it_is_worth() -> None:
-    sometimes = {"status", "events", "report", "curve", "cost", "regions", USAGE}
+    sometimes = {"status", "events", "report", "curve", "measured", "cost", "regions", USAGE}
     everything = sometimes | {"known", "storage"}
     late = 0.1  # what the few rows add
     assert asked(1, 0.0, 1.0, OFTEN + late, SOMETIMES + late, SELDOM + 2 * late) == [
