@@ -23,7 +23,7 @@ from spotelastic.store import codec, keys
 
 DIGESTS = {
     "v1": "d0603e77d8f0fa8f51bb96f3990c9d10d90c6c9000236f02e59def94a076d535",
-    "v1.1": "7c809bb184a9e00d1d32f777e926f1224251f93f0fc7d48647fa19531aeebbb4",
+    "v1.1": "5ef3f90d60d875ae58337b433350a363d92a002269748640dd661ce27ad136b9",
 }
 """Of all files of each version."""
 KINDS = list(kinds())

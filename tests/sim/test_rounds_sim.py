@@ -442,7 +442,7 @@ def test_a_script_without_a_checkpointer_delays_one_planned_change_only() -> Non
         world.begins(count - 1, 30)
         waited = world.now - joined_at - WARM
     assert waited < 2, "the second change knows"
-    told = [name for name, line in world.said if "no spotelastic.Checkpointer" in line]
+    told = [name for name, line in world.said if "not entered a spotelastic.Checkpointer" in line]
     assert told == [world.started[1].members[0].node], "one node says so, once"
     finish(world)
 
@@ -454,7 +454,7 @@ def test_a_script_without_a_checkpointer_is_warned_of_also_when_a_node_was_lost(
         world.nodes[victim].kill()
         world.add(f"{victim}-again")
         world.run(lambda: len(world.started[-1].members) == 3, 60)
-    told = [name for name, line in world.said if "no spotelastic.Checkpointer" in line]
+    told = [name for name, line in world.said if "not entered a spotelastic.Checkpointer" in line]
     assert told == [world.started[0].members[0].node], "one node says so, once"
 
 

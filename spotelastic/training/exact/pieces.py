@@ -207,20 +207,20 @@ class Pieces:
         if audit is not None:
             self._compare(audit, told)
 
-    def _share(self, at_once: bool) -> "_Share":
+    def _share(self, at_once: bool) -> "_RankShare":
         rank, world = place_of(self._sampler)
         size = self._sampler.batch
         leaves = min(self._sampler.virtual_ranks or 1, size)
         seed = f"{self._sampler.epoch}/{self._sampler.consumed}/{self._passes}"
-        return _Share(rank, size, leaves, self.shares(leaves, world), at_once, seed)
+        return _RankShare(rank, size, leaves, self.shares(leaves, world), at_once, seed)
 
-    def _begin(self, share: "_Share", leaf: int) -> None:
+    def _begin(self, share: "_RankShare", leaf: int) -> None:
         """Begin a virtual rank, with its random numbers and what batch norms begin with."""
         randomness.derive(self._sampler.seed, share.seed, leaf, often=True)
         self._norms.put_back()
 
     def _again(
-        self, exchange: Exchange, audit: AuditPlan, share: "_Share"
+        self, exchange: Exchange, audit: AuditPlan, share: "_RankShare"
     ) -> Generator[Microbatch, None, list[bytes]]:
         """Compute an audited virtual rank, if this rank is asked. Returns what it came to."""
         told = list[bytes]()
@@ -299,7 +299,7 @@ def _are_sharded(parameters: Iterable[Tensor]) -> bool:
 
 
 @dataclass(frozen=True)
-class _Share:
+class _RankShare:
     """What a rank computes of a step."""
 
     rank: int

@@ -23,7 +23,7 @@ from spotelastic.model.in_place import Standing
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Notice
-from spotelastic.model.progress import Point
+from spotelastic.model.progress import GpuUse, Point
 from spotelastic.model.round import RoundEnd
 from spotelastic.store.port import Compare
 
@@ -126,6 +126,7 @@ SAMPLES: dict[Any, Any] = {
     Standing: Standing(6, "pending"),
     GpuFault: FAULT,
     GpuFault | None: FAULT,
+    GpuUse | None: GpuUse(8, 0.9, 1 << 30, 2 << 30),
 }
 
 

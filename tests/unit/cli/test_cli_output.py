@@ -79,6 +79,8 @@ def test_the_report_as_json_has_the_promised_shape() -> None:
         "traffic_usd_per_hour",
         "rehearsal",
         "fingerprint",
+        "skipped",
+        "audit",
         "proof",
     }
     assert told["interruptions"][0] == {
@@ -114,6 +116,7 @@ def test_the_status_as_json_has_the_promised_shape() -> None:
         "ranks": [0, 1],
         "type": "",
         "leaves_at": None,
+        "gpu": None,
     }
 
 

@@ -140,7 +140,7 @@ def test_long_notes_take_a_quarter_of_the_screen_at_most() -> None:
 
 
 def test_a_silent_cluster_says_since_when() -> None:
-    told = "No controller has reported for 1 min 30 s. Training goes on without one"
+    told = "No controller has reported for 1 min 30 s. Training continues without one"
     assert any(line.startswith(told) for line in picture(JobPicture(status(at=NOW - 90.0))))
     ended = status(at=NOW - 90.0, state="succeeded")
     for silent in status(), ended:

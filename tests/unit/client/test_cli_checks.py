@@ -113,7 +113,7 @@ def test_a_node_of_unlike_ones_has_a_worker_for_each_of_its_gpus(
     folder: Path, given: dict[str, Any], types: tuple[str, ...], workers: list[int]
 ) -> None:
     kinds = {kind.name: kind for kind in shipped()}
-    found: Any = SimpleNamespace(types=[kinds[name] for name in types], ranking=())
+    found: Any = SimpleNamespace(types=[kinds[name] for name in types], ranking=(), reservations=())
     its = check(request(local=False, **given), folder).cluster(found).job
     assert [its.workers_on(name) for name in types] == workers
     known = replace(its, gpus=min(kinds[name].gpus for name in types))
@@ -385,7 +385,7 @@ def test_workers_per_node_are_told_as_they_will_be(
         instance_types=("g5.48xlarge",),
     )
     kind = InstanceType("g5.48xlarge", 192, 8, "A10G", "x86_64")
-    found: Any = SimpleNamespace(types=(kind,), ranking=())
+    found: Any = SimpleNamespace(types=(kind,), ranking=(), reservations=())
     wanted = job.beside(its).cluster(found).job
     assert "; ".join(differences(its, wanted)) == told
     with_secrets = list(differences(its, wanted, ["KEY"]))

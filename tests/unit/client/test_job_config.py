@@ -143,6 +143,8 @@ OTHER: dict[str, Any] = {
     "replicate": "1.5GB",
     "rehearse": "off",
     "exact": True,
+    "guard": True,
+    "audit": "1/1000",
     "allow_uncommitted": True,
     "max_restarts": 7,
     "stall_timeout": 60,

@@ -49,6 +49,7 @@ HARMLESS = {
     "certificate": "its loop takes every error, and looks again",
     "environment": "its loop takes every error, and renews again",
     "gpu-check": "it checks one device in a process of its own, whose answer is missed without it",
+    "keeper": "its loop takes every error, and starts the keeper again",
     "hand back": "its only work is to hand messages back, each of which may fail",
     "operator-watch": "its loop takes every error, and watches again",
     "lease": "whatever ends it, but its pod's end, ends the pod at once",

@@ -179,7 +179,7 @@ def test_a_cluster_that_boots_has_nothing_to_show_yet() -> None:
 
 def test_what_is_not_as_it_should_be_is_said() -> None:
     silent = (
-        "No controller has reported for 1 min 30 s. Training goes on without one, but no node is "
+        "No controller has reported for 1 min 30 s. Training continues without one, but no node is "
         "bought or replaced."
     )
     late = cluster_view(PUBLISHED, STATUS.at + 90)

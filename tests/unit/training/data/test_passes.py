@@ -43,7 +43,7 @@ def test_a_step_for_two_batches_is_refused_at_the_second() -> None:
 
 def test_two_steps_for_a_batch_are_refused() -> None:
     own = sampler()
-    with pytest.raises(UsageError, match="for which no batch was taken"):
+    with pytest.raises(UsageError, match="without taking a batch"):
         for _ in loader(own):
             own.advance()
             own.advance()

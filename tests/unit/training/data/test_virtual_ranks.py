@@ -71,7 +71,7 @@ def test_another_number_of_virtual_ranks_is_refused_when_a_state_is_loaded() -> 
 
 
 def test_pieces_belong_into_a_step() -> None:
-    with pytest.raises(UsageError, match=r"belongs into a step of checkpoint\.steps\(\)"):
+    with pytest.raises(UsageError, match=r"within a step of checkpoint\.steps\(\)"):
         se.ElasticSampler(30, 6, virtual_ranks=3).microbatches()
 
 
