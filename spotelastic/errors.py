@@ -88,7 +88,8 @@ class LeaseLost(SpotelasticError):
 
 
 def told(error: Exception) -> str:
-    """Return the text of an error for the user, with the type's name if it was not raised on
-    purpose.
+    """Return the text of an error for the user.
+
+    The type's name is added if the error was not raised on purpose.
     """
     return str(error) if isinstance(error, SpotelasticError) else f"{type(error).__name__}: {error}"

@@ -1,5 +1,6 @@
-"""Sends signals, and handles Ctrl-C, SIGTERM and SIGHUP in a command that must clean up before it
-ends.
+"""Sends signals, and handles them in a command that must clean up before it ends.
+
+The signals handled are Ctrl-C, SIGTERM and SIGHUP.
 """
 
 import os
@@ -66,8 +67,9 @@ class Signals:
 
 
 def _leave_terminal() -> None:
-    """Redirect output to /dev/null: the terminal is gone, and writing to it would fail during
-    clean-up.
+    """Redirect output to /dev/null.
+
+    The terminal is gone, and writing to it would fail during clean-up.
     """
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):

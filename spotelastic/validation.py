@@ -229,8 +229,9 @@ def local_parts() -> None:
 
 
 def ports(*numbers: int, address: str = "127.95.255.254") -> None:
-    """Check that no process listens on these ports on all addresses, which would block every local
-    node.
+    """Check that no process listens on these ports on all addresses.
+
+    Such a process would block every local node.
 
     `address` is a loopback address that no node of a local cloud has.
     """

@@ -38,8 +38,10 @@ class LogStyle:
 
     @classmethod
     def of(cls, environ: Mapping[str, str] = os.environ) -> "LogStyle":
-        """Return the style that the variables name. A value that is none of them counts as not
-        given: a typing error must not keep an instance from booting.
+        """Return the style that the variables name.
+
+        A value that is none of them counts as not given: a typing error must not keep an instance
+        from booting.
         """
         form, level = environ.get(FORMAT, TEXT).lower(), environ.get(LEVEL, "info").lower()
         return cls(form if form in FORMATS else TEXT, level if level in LEVELS else "info")
@@ -82,8 +84,9 @@ def entered(round_: int | None, cause: str = "") -> None:
 
 
 def start(prefix: str, chosen: LogStyle, write: Write | None = None) -> None:
-    """Start logging in this process: to stderr, unless `write` says otherwise. Lines for people
-    begin with `prefix`.
+    """Start logging in this process: to stderr, unless `write` says otherwise.
+
+    Lines for people begin with `prefix`.
     """
     global _style
     stop()
@@ -129,6 +132,7 @@ def hide(redact: Redact) -> None:
 
 def message_of(line: str) -> str | None:
     """Return the message of a JSON record, which may follow what the system puts before a line.
+
     None: the line has no such record.
     """
     at = line.find('{"time":')

@@ -97,8 +97,9 @@ class StoredRun:
         return None
 
     def saved_at(self, commit: Commit) -> float | None:
-        """Return when a commit was made (epoch seconds, by the store's clock); None where not
-        known.
+        """Return when a commit was made (epoch seconds, by the store's clock).
+
+        None if that is not known.
         """
         place = folder(commit)
         with suppress(CheckpointsError):

@@ -138,8 +138,9 @@ class ReportStall:
 
 @dataclass(frozen=True, slots=True)
 class EndRound:
-    """Record what the workers of a round saw, and remove their pages. All of them are reaped, or
-    rest.
+    """Record what the workers of a round saw, and remove their pages.
+
+    All of them are reaped, or rest.
     """
 
     rests: bool = False
@@ -170,8 +171,9 @@ class StartSpareStore:
 
 @dataclass(frozen=True, slots=True)
 class ServeStore:
-    """Open the round store's port. All members are ready, so that no worker of an old round
-    lives.
+    """Open the round store's port.
+
+    All members are ready, so that no worker of an old round lives.
     """
 
 
@@ -256,8 +258,9 @@ class VoteSealed:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Vote that the workers of this node cannot agree on a step. `plain`: they have no Checkpointer
-    yet.
+    """Vote that the workers of this node cannot agree on a step.
+
+    `plain`: they have no Checkpointer yet.
     """
 
     proposal: Proposal

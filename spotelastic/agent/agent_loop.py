@@ -64,8 +64,9 @@ HELPERS = (
 
 @dataclass(frozen=True, slots=True)
 class HelperEnded:
-    """A helper thread was ended by an unforeseen error. Without it the agent would wait for
-    ever.
+    """A helper thread was ended by an unforeseen error.
+
+    Without it the agent would wait for ever.
     """
 
     name: str

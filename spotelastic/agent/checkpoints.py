@@ -91,8 +91,9 @@ class Checkpoints:
         return client.status().listen
 
     def close(self) -> None:
-        """End the daemon, even one that an earlier agent started: it is kept only for agents
-        that crash.
+        """End the daemon, even one that an earlier agent started.
+
+        A daemon is kept running only for agents that crash.
         """
         if self._client is not None:
             # A job that has failed has come here without a flush.
@@ -125,8 +126,9 @@ class Checkpoints:
         )
 
     def claim(self, round_: Round) -> None:
-        """Claims a storage epoch on a thread of its own, because the object store may be slow or
-        away.
+        """Claims a storage epoch on a thread of its own.
+
+        The object store may be slow or unreachable.
         """
         client, config = self.client, self._config
 
@@ -149,8 +151,9 @@ class Checkpoints:
         threading.Thread(target=claim, name="claim", daemon=True).start()
 
     def flush(self, round_: str, within: float) -> None:
-        """Wait, on a thread of its own, until everything due is committed, for at most so many
-        seconds, and then for the script's last files.
+        """Wait, on a thread of its own, until everything due is committed.
+
+        The wait lasts at most `within` seconds. After it, the script's last files are waited for.
         """
         client = self.client
 
@@ -211,8 +214,9 @@ class Checkpoints:
         return DaemonClient(str(self.socket))
 
     def _new_lifeline(self) -> int:
-        """Return the reading end of a pipe. The writing end is ours alone, and closes with this
-        process.
+        """Return the reading end of a pipe.
+
+        The writing end is ours alone, and closes with this process.
         """
         if self._lifeline >= 0:
             os.close(self._lifeline)

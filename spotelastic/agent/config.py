@@ -37,8 +37,9 @@ Entry = Literal["script", "module", "program", "path", "function"]
 
 @dataclass(frozen=True, slots=True)
 class AgentConfig:
-    """The configuration of one node in one run. The agent creates the folders; `shm` and `state`
-    are its own.
+    """The configuration of one node in one run.
+
+    The agent creates the folders; `shm` and `state` are its own.
     """
 
     run: str

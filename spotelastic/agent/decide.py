@@ -227,8 +227,9 @@ def _is_outdated(local: NodeState, seen: RunState) -> bool:
 
 
 def _restart(local: NodeState) -> Iterator[Action | Wake]:
-    """End the agent, which is started again. Its state is sealed, and its daemon goes on serving
-    it.
+    """End the agent, which is started again.
+
+    Its state is sealed, and its daemon goes on serving it.
     """
     if RESTARTED not in local.reports.said:
         yield TellRestart()
@@ -260,8 +261,10 @@ def _belong(local: NodeState, seen: RunState) -> Iterator[Action | Wake]:
 
 
 def _is_told_wrong(local: NodeState, *, prepares: bool) -> bool:
-    """Whether others see of this node what is so no longer. A daemon that was started again has
-    another port, and a node whose daemon cannot be reached is taken for gone.
+    """Whether others see of this node what is so no longer.
+
+    A daemon that was started again has another port, and a node whose daemon cannot be reached is
+    taken for gone.
     """
     node = local.node
     return node is not None and (node.prepares, node.daemon) != (prepares, local.store.daemon)
@@ -295,8 +298,9 @@ def _hold(
 
 
 def _tell_versions(local: NodeState, seen: RunState) -> Iterator[Action | Wake]:
-    """Report nodes of different versions. The cluster works as one of equals does, but people
-    should know.
+    """Report nodes of different versions.
+
+    The cluster works as one of equals does, but people should know.
     """
     round_ = seen.round
     if seen.blind and BLIND not in local.reports.said:

@@ -28,8 +28,9 @@ itself (`training/in_place/nccl.py`).
 
 
 def base(environ: Mapping[str, str], interface: str, workers: int) -> dict[str, str]:
-    """Return the variables that the zygote and all workers share. `interface` has the node's
-    address; empty if none has it.
+    """Return the variables that the zygote and all workers share.
+
+    `interface` has the node's address; empty if none has it.
     """
     env = dict(environ)
     if workers > 1:  # each would take all cores
@@ -55,9 +56,7 @@ def worker(
     control: Path,
     error_file: Path,
 ) -> dict[str, str]:
-    """Return the variables of the worker with `local_rank` on `member`, in the started
-    `round_`.
-    """
+    """Return the variables of the worker with `local_rank` on `member`, in the started `round_`."""
     host, port = addresses.split(round_.store)
     asked = {name: _filled_in(value, host) for name, value in config.env.items()}
     rank = round_.first_rank(member.slot) + local_rank
@@ -110,15 +109,17 @@ def _output(config: AgentConfig) -> dict[str, object]:
 
 
 def _is_tight(round_: Round, settings: Settings) -> bool:
-    """Whether the loss of a node leaves too few, so that the others wait for one that has to
-    restore the very step that they have.
+    """Whether the loss of a node leaves too few nodes.
+
+    The others then wait for one that has to restore exactly the step that they have.
     """
     return len(round_.members) <= settings.min_nodes and not settings.gang
 
 
 def timing(variables: Mapping[str, str], settings: Settings) -> dict[str, str]:
-    """Return the variables with which NCCL's collectives are timed, from which a GPU's own time
-    follows.
+    """Return the variables with which NCCL's collectives are timed.
+
+    A GPU's own time follows from these times.
 
     That costs two CUDA events for each collective. So it is left out unless slow nodes are to be
     replaced, and where kernels start in their order of launch: there it keeps collectives from
@@ -143,8 +144,9 @@ def without_efa(round_: Round, *, efa: bool) -> str:
 
 
 def sockets_instead(shared: Mapping[str, str], config: AgentConfig, round_: Round) -> str:
-    """Return a line about a round that trains without the EFA that its nodes have; "" if it
-    trains as usual, or as the user says.
+    """Return a line about a round that trains without the EFA that its nodes have.
+
+    The line is "" if the round trains as usual, or as the user says.
     """
     why = without_efa(round_, efa=config.efa)
     if not why or NCCL_NET in {*shared, *config.env}:
@@ -173,8 +175,9 @@ def command(config: AgentConfig, local_rank: int) -> tuple[str, ...]:
 
 
 def _local(shared: Mapping[str, str], local_rank: int, *, virtual: bool) -> dict[str, object]:
-    """Return the variables of one worker. SPOTELASTIC_LOCAL_RANK tells the workers of a node apart
-    even where LOCAL_RANK is always 0.
+    """Return the variables of one worker.
+
+    SPOTELASTIC_LOCAL_RANK tells the workers of a node apart even where LOCAL_RANK is always 0.
     """
     if not virtual:
         return {"LOCAL_RANK": local_rank, "SPOTELASTIC_LOCAL_RANK": local_rank}

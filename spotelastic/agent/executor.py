@@ -60,8 +60,9 @@ WRITE_RETRY, ASK_RETRY, CAMPAIGN_RETRY = 0.2, 0.5, 0.05
 
 
 class AgentExecutor:
-    """Performs actions. It owns the agent's session and its node's processes. Used by one thread
-    only.
+    """Performs actions.
+
+    It owns the agent's session and its node's processes. Used by one thread only.
     """
 
     def __init__(
@@ -87,8 +88,9 @@ class AgentExecutor:
         """The progress that was published last. Any thread may read it."""
 
     def perform(self, local: NodeState, seen: RunState, action: actions.Action) -> Events:
-        """Return what the action did. What could not be done is tried again by the next
-        decision.
+        """Return what the action did.
+
+        What could not be done is tried again by the next decision.
         """
         try:
             return self._do(action, local, seen)
@@ -229,8 +231,10 @@ class AgentExecutor:
 
     @_do.register
     def _(self, action: actions.ClaimStorage, local: NodeState, seen: RunState) -> Events:
-        """Claims the storage for the current round. A claim fences every other round, so a node
-        that was cut off must not claim for a round that has been replaced.
+        """Claims the storage for the current round.
+
+        A claim fences every other round, so a node that was cut off must not claim for a round that
+        has been replaced.
         """
         current = self._store.get(self.keys.round)
         incarnation = action.round.incarnation

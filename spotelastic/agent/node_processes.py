@@ -91,8 +91,9 @@ Post = Callable[[LocalEvent | Warm], None]
 
 
 class NodeProcesses:
-    """The processes of one node. Used by the agent's main thread only: the zygote dies with the
-    thread that started it.
+    """The processes of one node.
+
+    Used by the agent's main thread only: the zygote dies with the thread that started it.
     """
 
     def __init__(

@@ -169,8 +169,9 @@ def _(event: events.SessionLost, local: NodeState, now: float) -> NodeState:
 
 @after.register
 def _(event: events.StoreWentBack, local: NodeState, now: float) -> NodeState:
-    """Let the workers go on until the next round of the new history, which resumes from the newest
-    commit.
+    """Let the workers go on until the next round of the new history.
+
+    That round resumes from the newest commit.
     """
     local = _membership(local, node=None, registered=False, leadership=None, nodes_seen=False)
     return _agreement(_store(local, claim=None), vote=None)
@@ -496,8 +497,10 @@ def _(event: events.Said, local: NodeState, now: float) -> NodeState:
 
 
 def noticed(departure: NodeDeparture, notice: Notice, now: float) -> NodeDeparture:
-    """Record a notice. The first one counts, unless a later one leaves less time; one that does
-    not drain is only a hint. What lies ahead waits until its time has come.
+    """Record a notice.
+
+    The first one counts, unless a later one leaves less time; one that does not drain is only a
+    hint. What lies ahead waits until its time has come.
     """
     others = tuple(
         each for each in departure.scheduled if (each.kind, each.id) != (notice.kind, notice.id)

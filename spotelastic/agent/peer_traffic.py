@@ -64,8 +64,9 @@ NOTHING = Sent()
 
 
 def connections() -> Iterator[TcpConnection]:
-    """Yield the TCP connections of this machine, of all processes. Raises `OSError` where the
-    kernel does not tell.
+    """Yield the TCP connections of this machine, of all processes.
+
+    Raises `OSError` where the kernel does not tell.
     """
     for family in (socket.AF_INET, socket.AF_INET6):
         with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as asked:

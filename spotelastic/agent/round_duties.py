@@ -158,8 +158,9 @@ def left_out(local: NodeState, round_: Round) -> Iterator[Action | Wake]:
 def get_ready(
     local: NodeState, seen: RunState, round_: Round, member: Member, now: float
 ) -> Iterator[Action | Wake]:
-    """Duties of a member of a proposed round: it says that it has seen it, then that it can
-    start.
+    """Duties of a member of a proposed round.
+
+    It says that it has seen the round, then that it can start.
     """
     incarnation = round_.incarnation
     if round_.pause and f"pause {incarnation}" not in local.reports.said:
@@ -191,8 +192,10 @@ def get_ready(
 
 
 def _never_started(store: RoundStore, round_: Round) -> bool:
-    """Whether a store was opened for a proposal that this round replaces. No worker has heard of
-    it: they are told when a round starts, and then the next one has another number.
+    """Whether a store was opened for a proposal that this round replaces.
+
+    No worker has heard of it: they are told when a round starts, and then the next one has another
+    number.
     """
     same = store.number == round_.number
     return same and not store.dead and store.round != round_.incarnation
@@ -379,8 +382,9 @@ def _silence(round_: Round, workers: Workers, now: float) -> Iterator[Action | W
 
 
 def _leave_barrier(local: NodeState, timeout: float, now: float) -> Iterator[Action | Wake]:
-    """Leaves after the exit barrier's time-out: the workers of other nodes may take long, or
-    hang.
+    """Leaves after the exit barrier's time-out.
+
+    The workers of other nodes may take long, or hang.
     """
     if now < local.reports.finished_at + timeout:
         yield Wake(local.reports.finished_at + timeout)

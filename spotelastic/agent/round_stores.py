@@ -34,8 +34,9 @@ STORE_TRIES = 5
 
 @dataclass(frozen=True, slots=True)
 class _Spare:
-    """A store that was started for a round to come, and the pipe through which it tells its
-    port.
+    """A store that was started for a round to come.
+
+    It tells its port through the pipe.
     """
 
     name: str
@@ -53,8 +54,9 @@ class RoundStores:
         self._spares = 0
 
     def open(self, zygote: Zygote, round_: Round, spare: str, said: Collection[str]) -> Events:
-        """Take the spare store of that name, if there is one, or fork another. A store reports a
-        new port through a pipe, or has the given one.
+        """Take the spare store of that name, if there is one, or fork another.
+
+        A store reports a new port through a pipe, or has the given one.
         """
         name, told = self._take(zygote, spare) if spare else ("", "")
         if not told.isdecimal():
@@ -71,8 +73,9 @@ class RoundStores:
         return [events.StoreOpened(store)]
 
     def start_spare(self, zygote: Zygote | None) -> Events:
-        """Start a store for a round to come, and do not wait for it. With a given port there is
-        none: the present round's store has it.
+        """Start a store for a round to come, and do not wait for it.
+
+        With a given port there is none: the present round's store has it.
         """
         self._forget_spare()
         if self._config.master_port:

@@ -26,8 +26,9 @@ START = (
 
 @dataclass(frozen=True, slots=True)
 class JobContainer:
-    """The container that a node's agent runs in. `folders` are the same inside and outside; `wheel`
-    lies in one of them.
+    """The container that a node's agent runs in.
+
+    `folders` are the same inside and outside; `wheel` lies in one of them.
     """
 
     image: str
@@ -66,8 +67,9 @@ def command(box: JobContainer) -> tuple[str, ...]:
 
 
 def removal() -> tuple[str, ...]:
-    """Return the command that removes a container whose client was killed: it outlives the client,
-    and its name stays taken.
+    """Return the command that removes a container whose client was killed.
+
+    The container outlives its client, and its name stays taken.
     """
     return ("docker", "rm", "--force", NAME)
 

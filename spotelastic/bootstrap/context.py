@@ -77,8 +77,9 @@ def imds() -> str:
 
 
 def home() -> Path:
-    """Return the folder for a node's files. It is short: sockets lie below it, and their paths are
-    limited to 107 characters.
+    """Return the folder for a node's files.
+
+    It is short: sockets lie below it, and their paths are limited to 107 characters.
     """
     folder = Path.home() / ".se"
     folder.mkdir(parents=True, exist_ok=True)
@@ -87,6 +88,7 @@ def home() -> Path:
 
 def log_as(program: str, node: str = "", variables: Mapping[str, str] | None = None) -> None:
     """Start the log of this process: on stderr, as the environment or the job's variables say.
+
     Lines for people begin with the program's name.
     """
     style = LogStyle.of({**os.environ, **(variables or {})})

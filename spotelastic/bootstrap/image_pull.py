@@ -1,5 +1,6 @@
-"""Pulls the container image of a job, tells how far it is, and logs in where Amazon's registry
-asks for that.
+"""Pulls the container image of a job, and tells how far it is.
+
+It logs in where Amazon's registry asks for that.
 """
 
 import logging

@@ -26,8 +26,9 @@ class BootPhases:
 
     @classmethod
     def of_script(cls, file: Path) -> "BootPhases":
-        """Return what `install.sh` has measured; nothing where no such script ran, as in the local
-        cloud.
+        """Return what `install.sh` has measured.
+
+        The result is empty where no such script ran, as in the local cloud.
         """
         found = cls()
         with suppress(OSError):

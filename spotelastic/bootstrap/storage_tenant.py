@@ -1,5 +1,7 @@
-"""Holds a job's storage for the nodes of one cluster: another cluster whose job has the same name
-is refused before it trains. In another namespace nobody else would see it.
+"""Holds a job's storage for the nodes of one cluster.
+
+Another cluster whose job has the same name is refused before it trains. In another namespace nobody
+else would see it.
 """
 
 import os

@@ -95,8 +95,9 @@ def told_by_machine(error: Exception) -> str | None:
 
 
 def told_by_parser(error: Exception, args: Sequence[str] = ()) -> str | None:
-    """Return one line for a mistake that the parser of the command line found in `args`; None for
-    any other error.
+    """Return one line for a mistake that the command line's parser found in `args`.
+
+    None for any other error.
 
     Typer does not export the base class of its errors; they are recognized by this method.
     """

@@ -270,8 +270,9 @@ class Cluster:
         file: str | Path | None = None,
         on_update: OnUpdate = ignored,
     ) -> Dump:
-        """Collect what is known of a node, or of all, in an archive for a bug report, without
-        secrets.
+        """Collect what is known of a cluster in an archive for a bug report.
+
+        It has no secrets.
 
         It is written to `file`, or to one in this folder that is named by cluster and time. The
         returned index names what could not be had.
@@ -370,8 +371,9 @@ class Cluster:
         confirm: Confirm = nobody_asked,
         on_update: OnUpdate = ignored,
     ) -> MoveResult:
-        """Move the job to another region of the account, from its newest checkpoint; then this
-        handle is of the cluster there.
+        """Move the job to another region of the account, from its newest checkpoint.
+
+        After that, this handle is of the cluster there.
 
         With `back`, undo a move in whose region nothing was trained yet. `confirm` is asked about
         the price; `yes` answers it. A move that was cut off is gone on with by the same call.
@@ -391,8 +393,10 @@ class Cluster:
         return moved
 
     def keep(self) -> None:
-        """Let a local cluster outlive the process that has brought it up; it then ends by `down`,
-        or some time after its job. On AWS every cluster does.
+        """Let a local cluster outlive the process that has brought it up.
+
+        It then ends by `down`, or some time after its job. On AWS every cluster outlives that
+        process.
         """
         self.target.keep(self.name)
 

@@ -1,5 +1,6 @@
-"""Sends the commands `stop`, `restart` and `scale` to a cluster's controller and waits for the
-answer.
+"""Sends the commands `stop`, `restart` and `scale` to a cluster's controller.
+
+It waits for the answer to each.
 
 Each can be interrupted and repeated at any point: what is already done is not an error.
 """

@@ -60,8 +60,9 @@ def ensure_other(
 
 
 def difference(job: JobSpec, script: str, folder: str) -> str | None:
-    """Return how the job's script or folder differs from those given here; None if they are the
-    same.
+    """Return how the job's script or folder differs from those given here.
+
+    None if they are the same.
 
     Also None if the folder is not known: older versions did not record it.
     """

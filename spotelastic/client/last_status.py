@@ -48,8 +48,9 @@ def _gone(node: NodeStatus) -> NodeStatus:
 
 
 def last_report(stored: Report, status: Status, cost: Cost) -> Report:
-    """Return the report of a cluster that is gone: with the state and steps of its last status, and
-    with its closed bill.
+    """Return the report of a cluster that is gone.
+
+    It has the state and steps of the cluster's last status, and its closed bill.
     """
     job = stored.job
     more = max(0, status.step - job.final_step)

@@ -46,8 +46,10 @@ def summary_of(cluster: ShownCluster, *, is_gone: bool = False) -> ClusterSummar
 
 
 def by_urgency(clusters: Iterable[ClusterSummary], now: float) -> list[ClusterSummary]:
-    """Return the clusters in the order of a list: the worst first, also if it is gone since less
-    than a day, then what is there, then what is gone, the last one first.
+    """Return the clusters in the order of a list, the worst first.
+
+    A cluster that has been gone for less than a day is among these as well. Then come clusters that
+    are there, then those that are gone, the last one first.
     """
 
     def order(each: ClusterSummary) -> tuple[int, bool, float, str]:

@@ -1,5 +1,6 @@
-"""Writes `spotelastic.toml`, the settings of `up` in a folder, and replaces one only if that is
-meant.
+"""Writes `spotelastic.toml`, the settings of `up` in a folder.
+
+An existing file is replaced only if that is meant.
 """
 
 import json
@@ -29,8 +30,9 @@ def _text(script: Path) -> str:
 
 
 def find_script(folder: Path, usual: str) -> Path:
-    """Return the script that `up` is to train, if none is named: the usual one, else the only one
-    that trains.
+    """Return the script that `up` is to train if none is named.
+
+    It is the usual one, else the only one that trains.
 
     Raises `UsageError` if several do.
     """

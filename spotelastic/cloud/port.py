@@ -144,13 +144,16 @@ class MessageQueue(Protocol[T_co]):
         """Wait at most so long for messages, and return them."""
 
     def delete(self, receipt: str) -> None:
-        """Delete a message. A receipt that no longer counts is no error: the message comes again,
-        and is then a duplicate.
+        """Delete a message.
+
+        A receipt that no longer counts is no error: the message comes again, and is then a
+        duplicate.
         """
 
     def hand_back(self, receipt: str) -> None:
-        """Make a message visible again at once, for another controller. One that is deleted or
-        visible already is no error.
+        """Make a message visible again at once, for another controller.
+
+        One that is deleted or visible already is no error.
         """
 
 

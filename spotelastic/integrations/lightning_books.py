@@ -18,8 +18,9 @@ HELD = "state_dict"
 
 
 def total_steps(trainer: Any) -> int:
-    """Return the optimizer's step with which a Trainer ends; 0: it does not know, as where the
-    number of accumulated batches changes, which it refuses to think about.
+    """Return the optimizer's step with which a Trainer ends; 0: it does not know.
+
+    It does not where the number of accumulated batches changes.
     """
     try:
         steps = trainer.estimated_stepping_batches

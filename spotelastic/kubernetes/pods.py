@@ -71,8 +71,10 @@ def pod(
 
 
 def pod_security() -> Manifest:
-    """Return what keeps a pod from more than it needs: with `CONTAINER_SECURITY` a namespace of the
-    level `restricted` admits it. The agent asks the cluster for nothing.
+    """Return what keeps a pod from more than it needs.
+
+    With `CONTAINER_SECURITY` a namespace of the level `restricted` admits it. The agent asks the
+    cluster for nothing.
     """
     return {
         "automountServiceAccountToken": False,

@@ -1,5 +1,6 @@
-"""Implements `spotelastic.launch`: calls a Python function in elastic workers, as `spotelastic run`
-runs a script.
+"""Implements `spotelastic.launch`, which calls a Python function in elastic workers.
+
+It does so in the way in which `spotelastic run` runs a script.
 """
 
 import os

@@ -1,5 +1,6 @@
-"""Validates the options of `spotelastic run` and converts them into settings; a mistake is one
-line.
+"""Validates the options of `spotelastic run` and converts them into settings.
+
+A mistake is told in one line.
 
 Looks at this machine's files and modules, and starts nothing. The rendezvous options are in
 `rendezvous_config.py`.

@@ -161,8 +161,9 @@ def _plan(
     where: RendezvousConfig,
     storage: str,
 ) -> Configure:
-    """Check all options; return a function that makes the agent's configuration after the
-    rendezvous.
+    """Check all options, and return a function that makes the agent's configuration.
+
+    The function is called after the rendezvous.
     """
     environ, workdir = os.environ, Path.cwd()
     settings = launcher_options.settings(options)

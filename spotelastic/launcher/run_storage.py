@@ -103,8 +103,10 @@ def storage_url(options: argparse.Namespace) -> str:
 
 
 def outcome(storage: str, run: str, *, well: bool) -> str:
-    """Return what to say at the end of a run, so that a silent script does not end without a word:
-    whether the job succeeded, and where the newest checkpoint is. What failed was told before.
+    """Return what to say at the end of a run, also of a silent script.
+
+    It is whether the job succeeded, and where the newest checkpoint is. What failed was told
+    before.
     """
     commit, where = StoredRun(open_storage(storage), run).commit(), shown(storage)
     saved = f"the newest checkpoint is step {commit.step} in {where}" if commit else NOTHING
@@ -273,8 +275,9 @@ class _Claiming:
         return self._tenancy()[0]
 
     def _check_owner(self) -> None:
-        """Raise `UsageError` where the checkpoints are those of another run: nothing of this one
-        could be saved.
+        """Raise `UsageError` where the checkpoints are those of another run.
+
+        Nothing of this run could be saved there.
         """
         commits = Commits(open_storage(self.storage), self.options.rdzv_id)
         try:

@@ -220,8 +220,9 @@ def _launch(
 
 
 def _program() -> list[str]:
-    """Return the command that runs a cloud's process: spotelastic's, or a file that `PROGRAM`
-    names, which may change how its cloud behaves.
+    """Return the command that runs a cloud's process.
+
+    It runs spotelastic's, or a file that `PROGRAM` names, which may change how its cloud behaves.
     """
     if program := os.environ.get(PROGRAM):
         return [sys.executable, "-u", program]

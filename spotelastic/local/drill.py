@@ -1,5 +1,6 @@
-"""Causes a fixed sequence of real interruptions while a job trains on the local cloud (`up
---drill`).
+"""Causes a fixed sequence of real interruptions while a job trains (`up --drill`).
+
+The job trains on the local cloud.
 
 `next_injection` (pure) decides, from the published status and what was done, what to do now.
 `Drill` carries it out. The order is fixed. The nodes are drawn from a seeded generator, so that a

@@ -1,5 +1,6 @@
-"""Causes interruptions and other faults in the local cloud on request: the client, and its server
-side.
+"""Causes interruptions and other faults in the local cloud on request.
+
+This is the client, and its server side.
 
 Requests are POSTs of JSON to `/_spotelastic/<fault>` on the cloud's endpoint, which cannot be the
 name of an S3 bucket.

@@ -1,5 +1,6 @@
-"""Counts the users of the local cloud (commands and clusters), and decides what ends with a
-command.
+"""Counts the users of the local cloud, and decides what ends with a command.
+
+The users are commands and clusters.
 
 Each command holds a connection, which ends with it. It says which cluster it works on, and whether
 the cluster outlives it. A cluster that does not ends with the last command that works on it,

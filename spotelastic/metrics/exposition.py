@@ -50,8 +50,9 @@ def families(read: Iterable[tuple[str, Iterable[Sample]]]) -> list["Family"]:
 
 
 def page(read: Read, accept: str = "") -> tuple[bytes, str]:
-    """Return the samples as one page, and its content type. `accept` is what the scraper takes, as
-    the header of its request says.
+    """Return the samples as one page, and its content type.
+
+    `accept` is what the scraper takes, as the header of its request says.
 
     For a server that is there already:
 
@@ -64,8 +65,9 @@ def page(read: Read, accept: str = "") -> tuple[bytes, str]:
 
 
 def registry(read: Read, *, process: bool = False) -> "CollectorRegistry":
-    """Return a registry with these samples, and on demand with those of this process: its memory,
-    CPU time and open files, as Prometheus names them.
+    """Return a registry with these samples, and on demand with those of this process.
+
+    The latter are its memory, CPU time and open files, as Prometheus names them.
     """
     from prometheus_client import CollectorRegistry, ProcessCollector
 

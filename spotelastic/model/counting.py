@@ -39,8 +39,10 @@ def usd(amount: float) -> str:
 
 
 def dollars(amount: float) -> str:
-    """Return US dollars with their sign: cents, or two digits that count below ten cents, or whole
-    dollars from ten thousand on.
+    """Return US dollars with their sign.
+
+    The amount is shown with cents; below ten cents with two significant digits; from ten thousand
+    on in whole dollars.
     """
     if 0 < amount < 0.095:
         return f"${amount:.{1 - math.floor(math.log10(amount))}f}"

@@ -271,8 +271,9 @@ class Capacity:
 
     @property
     def reserved(self) -> int:
-        """Number of nodes that fit into the reservations, those of a base at most: the group of a
-        base buys what they lack.
+        """Number of nodes that fit into the reservations, those of a base at most.
+
+        The group of a base buys what they lack.
         """
         fit = sum(each.count for each in self.reservations)
         return min(fit, self.base) if self.base else fit
@@ -283,8 +284,9 @@ class Capacity:
         return tuple(dict.fromkeys(each.zone for each in self.reservations))
 
     def kept_in(self, zones: tuple[str, ...]) -> tuple[str, ...]:
-        """Return those of the zones that the job may be in: one that is in a single zone does not
-        leave that of its reservations.
+        """Return those of the zones that the job may be in.
+
+        A job in a single zone does not leave that of its reservations.
         """
         its = self.reserved_zones if self.zones == "pack" else ()
         return tuple(zone for zone in zones if zone in its) if its else zones
@@ -447,8 +449,9 @@ class JobSpec:
 
     @property
     def mixes(self) -> bool:
-        """Whether nodes may be of unlike types: each computes as many virtual ranks as it can. With
-        `--exact` their kernels have to be the same.
+        """Whether nodes may be of unlike types: each computes as many virtual ranks as it can.
+
+        With `--exact` their kernels have to be the same.
         """
         return self.virtual_ranks and not self.settings.exact
 

@@ -1,5 +1,6 @@
-"""Values over a run's time, few enough for a page: what the script logs, and how busy GPUs are
-(pure).
+"""Values over a run's time, few enough for a page (pure).
+
+They are what the script logs, and how busy GPUs are.
 """
 
 from collections.abc import Collection

@@ -283,8 +283,9 @@ class Status:
         return any(each is not None and each.differs for each in (self.rehearsal, self.proof))
 
     def silent_for(self, now: float) -> float:
-        """Return the seconds since a controller last reported; 0 if one still does, or the job has
-        ended.
+        """Return the seconds since a controller last reported.
+
+        0 if one still reports, or if the job has ended.
         """
         age = now - self.at
         return age if age > SILENT_AFTER and self.state not in ENDED else 0.0
@@ -437,8 +438,9 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a cluster costs, in US dollars: all that AWS bills by the hour, and what nodes send to
-    other zones.
+    """What a cluster costs, in US dollars.
+
+    That is all that AWS bills by the hour, and what nodes send to other zones.
     """
 
     name: str

@@ -48,6 +48,7 @@ def unfit(data: bytes, what: str, us: str = "this installation") -> str | None:
 
 def keeping_unknown(before: bytes, changed: Any) -> bytes:
     """Return a dataclass as JSON, with the fields of `before` that this version does not know.
+
     A change to an object that a newer version wrote thus changes nothing else.
     """
     return msgspec.json.encode(_with_unknown(msgspec.json.decode(before), changed))

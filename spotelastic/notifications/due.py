@@ -201,8 +201,10 @@ def _newest(clock: str, now: float) -> float:
 
 
 def _digest(facts: NotificationFacts, at: float) -> Notification:
-    """Tell of the day before `at`. Each interruption counts on the day on which it was recorded, so
-    that none counts twice, or never.
+    """Tell of the day before `at`.
+
+    Each interruption counts on the day on which it was recorded, so that none counts twice, or
+    never.
     """
     recorded = [row_of(event) for event in facts.ledger if at - DAY < event.at <= at]
     rows = [row for row in recorded if row is not None]

@@ -40,8 +40,9 @@ class Notifier:
         first_pause: float = FIRST_PAUSE,
         tried_for: float = TRIED_FOR,
     ) -> None:
-        """`find` may ask a service, and raise; it is called on a thread. `changed` is called, on a
-        thread, when `undelivered` has.
+        """`find` may ask a service, and raise; it is called on a thread.
+
+        `changed` is called, on a thread, when `undelivered` has.
         """
         self._find = find
         self._changed = changed

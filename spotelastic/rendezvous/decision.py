@@ -26,8 +26,9 @@ class CloseRound:
 
 @dataclass(frozen=True, slots=True)
 class CompleteHistory:
-    """Add to a round's history record what its members saw of it: times in seconds since the epoch,
-    0 where unknown.
+    """Add to a round's history record what its members saw of it.
+
+    Times are in seconds since the epoch, 0 where unknown.
     """
 
     number: int

@@ -73,8 +73,9 @@ class Rates:
 
 
 def optimum(cost: float, between: float) -> float:
-    """Return the best seconds between saves of `cost` seconds, with a setback every `between`
-    seconds.
+    """Return the best seconds between saves of `cost` seconds.
+
+    There is a setback every `between` seconds.
 
     Uses Daly's higher-order form, which holds while `cost` is below twice `between`.
     """
@@ -144,8 +145,9 @@ def first(settings: Settings) -> Schedule:
 
 
 def following(at: Moment, round_: Round, members: Sequence[Member], past: Past) -> Schedule:
-    """Return the schedule for the round of `members` after the started `round_`, given the run's
-    `past`.
+    """Return the schedule for the round of `members` after the started `round_`.
+
+    It follows from the run's `past`.
 
     Risks of nodes that will not be in that round do not count.
     """
@@ -204,8 +206,9 @@ def lived(at: Moment, round_: Round) -> Past:
 
 
 def ended(past: Past, cause: Cause, nodes: int) -> Past:
-    """Return `past` with the end of its last round added: its cause, and how many nodes caused
-    it.
+    """Return `past` with the end of its last round added.
+
+    The end has a cause, and a number of nodes that caused it.
     """
     if cause == "loss":
         return replace(past, losses=past.losses + nodes)

@@ -70,8 +70,9 @@ def join(
     lease: int,
     seen: RunState | None = None,
 ) -> Refusal | None:
-    """Register a new incarnation of a node under `lease`, and drop its predecessor's drain and
-    failure.
+    """Register a new incarnation of a node under `lease`.
+
+    Its predecessor's drain and failure are dropped.
 
     Returns None when registered, else why not. The first node of a run, or the first after all were
     gone, sets the measure that later nodes must match. The measure is a precondition of the
@@ -252,9 +253,7 @@ def told_commit(store: Store, keys: Keys) -> Commit | None:
 
 
 def tell_commit(store: Store, keys: Keys, node: str, commit: Commit, at: float) -> None:
-    """Record a commit, and its event, once: every node calls this, because any may be gone
-    soon.
-    """
+    """Record a commit, and its event, once: every node calls this, because any may be gone soon."""
     known = store.get(keys.commit)
     if known is not None:
         newest = readable(known.data, Commit)

@@ -96,8 +96,9 @@ def _to_open(
     odd: Member,
     by_name: Mapping[str, Member],
 ) -> tuple[str, ...]:
-    """Return the pair that becomes a ring with the odd node: a new one if possible, and one on
-    other machines.
+    """Return the pair that becomes a ring with the odd node.
+
+    It is a new pair if possible, and one on other machines.
     """
 
     def cost(pair: tuple[str, ...]) -> tuple[bool, bool]:

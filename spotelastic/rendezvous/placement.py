@@ -26,8 +26,9 @@ def place(
     limit: int,
     policy: RankPolicy = "stable",
 ) -> tuple[Member, ...]:
-    """Return the members of the next round, ordered by slot: at most `limit`, survivors before
-    newcomers.
+    """Return the members of the next round, ordered by slot.
+
+    There are at most `limit` of them, and survivors come before newcomers.
     """
     size = min(limit, len(eligible))
     slots = _fixed(previous, eligible, size, policy)
@@ -82,8 +83,9 @@ def _on_demand(
 
 
 def _pinned(eligible: Iterable[LiveNode], size: int) -> dict[int, LiveNode]:
-    """Return nodes that ask for a slot, by slot. Of two that ask for the same, the one with the
-    longer tenure has it.
+    """Return nodes that ask for a slot, by slot.
+
+    Of two that ask for the same, the one with the longer tenure has it.
     """
     slots: dict[int, LiveNode] = {}
     for live in sorted(eligible, key=lambda live: (live.joined, live.node.id)):

@@ -64,8 +64,9 @@ OFFER_WITHIN = 5.0
 
 
 def gather(at: Moment, round_: Round) -> RoundDecision:
-    """Wait until every member is ready; proposes again without members that do not answer in
-    time.
+    """Wait until every member is ready.
+
+    Members that do not answer in time are left out of another proposal.
     """
     round_ = blame.corrected(round_, at.seen.failures.values())
     eligible = eligible_nodes(at, round_)
@@ -136,8 +137,10 @@ def _without(at: Moment, round_: Round, gone: set[str], late: set[str]) -> Round
 def _repropose(
     at: Moment, round_: Round, eligible: dict[str, LiveNode], streak: Streak = NONE
 ) -> RoundDecision:
-    """Proposes the round with other members, and without a pause: the change may help a failing
-    script. `streak`: of the failures that a loss does not explain.
+    """Proposes the round with other members, and without a pause.
+
+    The change may help a failing script. `streak` is that of the failures that a loss does not
+    explain.
     """
     members = members_of(at, round_.members, eligible)
     again = replace(
@@ -195,8 +198,10 @@ def _keep(
     kept: Mapping[str, tuple[Standing, ...]],
     chosen: Resume,
 ) -> RoundDecision | None:
-    """Goes on from the state that the workers of the `kept` members have, if they agree on a step
-    and the storage has no later one. `chosen` is what all members could restore.
+    """Goes on from the state that the workers of the `kept` members have.
+
+    It does so if they agree on a step and the storage has no later one. `chosen` is what all
+    members could restore.
     """
     step = in_place.agreed_step([standing for each in kept.values() for standing in each])
     if step is None or not is_newest(round_.parent, step, _commits(acks), round_.known):
@@ -228,8 +233,9 @@ def _with_keepers(at: Moment, round_: Round, kept: Collection[str]) -> RoundDeci
 
 
 def _hold_back(at: Moment, round_: Round, resume: Resume) -> RoundDecision | None:
-    """Return the wait before a script that failed repeatedly without a new save is started
-    again.
+    """Return the wait before a script that failed without a new save is started again.
+
+    It grows with each such failure.
     """
     if round_.cause not in restarts.FAILURES or _advanced(round_, resume):
         return None

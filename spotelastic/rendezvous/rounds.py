@@ -58,8 +58,9 @@ from spotelastic.rendezvous.view import LiveNode, RunState
 
 
 def decide(seen: RunState, now: float, new_id: Callable[[], str]) -> RoundDecision:
-    """Return the next decision about the run. `new_id` returns a fresh name for what is
-    created.
+    """Return the next decision about the run.
+
+    `new_id` returns a fresh name for what is created.
     """
     if seen.settings is None:
         return RoundDecision(reason="waits for the job's settings")
@@ -136,8 +137,9 @@ def _watch_over(at: Moment, round_: Round) -> RoundDecision:
 
 
 def _unplanned(at: Moment, round_: Round, done: set[str]) -> RoundDecision | None:
-    """Handle a lost node or a failed worker: the next round at once, with the nodes that are
-    live.
+    """Handle a lost node or a failed worker.
+
+    The next round begins at once, with the nodes that are live.
     """
     absent = [m.node for m in round_.members if not _is_here(at.seen, m)]
     ill = ill_members(at.seen, round_)
@@ -353,8 +355,9 @@ def _succeed(at: Moment, round_: Round) -> RoundDecision:
 def _fail_behind(
     at: Moment, names: Iterable[str], left: list[str], failures: list[Failure]
 ) -> RoundDecision:
-    """Fails the job: too few nodes remain, because some had finished, waited long enough, and
-    left.
+    """Fails the job, because too few nodes remain.
+
+    Some had finished, waited long enough, and left.
     """
     who = ", ".join(names)
     reason = f"{who} did not finish, and {', '.join(left)} had, and left (--exit-barrier-timeout)"
@@ -377,9 +380,7 @@ def _progress(seen: RunState, round_: Round) -> list[Progress]:
 
 
 def _late_claim(seen: RunState, round_: Round) -> Acknowledgement | None:
-    """Return the first node's acknowledgement if it has claimed an epoch since the round
-    started.
-    """
+    """Return the first node's acknowledgement if it claimed an epoch since the round started."""
     ack = ack_of(seen, round_, round_.members[0].node)
     return ack if ack is not None and ack.epoch > round_.epoch else None
 
@@ -408,8 +409,9 @@ def _planned_wake(at: Moment, round_: Round) -> float | None:
 
 
 def _save_deadline(at: Moment, round_: Round, leaving: list[str]) -> float:
-    """Return when a planned change stops waiting for its save: at most a second before a node's
-    end.
+    """Return when a planned change stops waiting for its save.
+
+    That is a second before a node's end at the latest.
     """
     limit = agreement.LIMIT + agreement.time_for_steps(step_time(at.seen))
     ends = [

@@ -1,5 +1,6 @@
-"""Rules shared by all decisions about rounds: which nodes may join, which count as lost, and which
-failures are charged (pure).
+"""Rules shared by all decisions about rounds (pure).
+
+They say which nodes may join, which count as lost, and which failures are charged.
 """
 
 import math
@@ -72,8 +73,9 @@ def must_leave_at(seen: RunState, nodes: Iterable[str]) -> dict[str, float]:
 
 
 def save_reserve(seen: RunState) -> float:
-    """Estimates the seconds of an agreed save: the steps to the target, the blocking copy, a
-    margin.
+    """Estimates the seconds of an agreed save.
+
+    They are for the steps to the target, the blocking copy, and a margin.
 
     Adds the upload if no remaining node holds a complete copy. Too few nodes remain then for a
     round that could fetch it from the draining ones.
@@ -138,8 +140,9 @@ def ill_members(seen: RunState, round_: Round) -> tuple[str, ...]:
 
 
 def uncharge(at: Moment, round_: Round, *, ill: bool = False) -> Round:
-    """Remove failures shortly before a loss from the restart budget: the loss caused them. Of a
-    node that is `ill` it takes longer until it is known.
+    """Remove failures shortly before a loss from the restart budget: the loss caused them.
+
+    Of a node that is `ill` it takes longer until it is known.
 
     A new etcd leader renews every lease, so that a loss can surface one lease plus an election
     late; after an outage of etcd (say, a lost zone) later still. Times count back from when this

@@ -120,9 +120,7 @@ _PER_NODE: dict[str, tuple[str, Any]] = {
 def fold(
     seen: RunState, items: Iterable[WatchItem], keys: Keys, now: float, prefix: str
 ) -> RunState:
-    """Return `seen` after the items of the watch on `prefix`, either `keys.all` or
-    `keys.nodes`.
-    """
+    """Return `seen` after the items of the watch on `prefix`, either `keys.all` or `keys.nodes`."""
     tables = _Tables()
     for item in items:
         match item:
@@ -159,8 +157,9 @@ def forget_nodes(seen: RunState) -> RunState:
 
 
 class _Tables:
-    """The tables of nodes that one `fold` changes. Each is copied once, however many items there
-    are: all nodes answer at about the same time.
+    """The tables of nodes that one `fold` changes.
+
+    Each is copied once, however many items there are: all nodes answer at about the same time.
     """
 
     def __init__(self) -> None:
@@ -235,8 +234,9 @@ def _change(
 
 
 def _unread(seen: RunState, key: str, why: str) -> RunState:
-    """Return `seen` with a key marked as unreadable for the reason `why`; empty: it can be read
-    again, or is gone.
+    """Return `seen` with a key marked as unreadable for the reason `why`.
+
+    An empty `why` says that the key can be read again, or is gone.
     """
     others = {other: told for other, told in seen.unreadable.items() if other != key}
     return replace(seen, unreadable=MappingProxyType(others | ({key: why} if why else {})))
@@ -292,8 +292,9 @@ def _change_node(
 
 
 def _shared(node: Node) -> Node:
-    """Return the node with one and the same fingerprint for all that have equal ones. So most are
-    compared by identity.
+    """Return the node with one and the same fingerprint for all that have equal ones.
+
+    So most are compared by identity.
     """
     return replace(node, fingerprint=_same(node.fingerprint))
 

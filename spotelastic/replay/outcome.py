@@ -159,8 +159,9 @@ def allowed_anywhere(traces: Sequence[Trace], scenario: Scenario) -> UpperBound:
 
 
 def _usable(trace: Trace, scenario: Scenario, market: int) -> Iterator[tuple[float, int, int]]:
-    """Yield when a node of this market can begin to train and when it has to end: time, market,
-    change.
+    """Yield when a node of this market can begin to train and when it has to end.
+
+    Each item has the time, the market and the change.
     """
     for span in trace.spans:
         start = span.start + scenario.machines.boot

@@ -79,8 +79,9 @@ class Trace:
 
 
 def read(path: Path, zone: str = "") -> Trace:
-    """Read a trace; of a folder that of this zone. Raises `UsageError` with file, line and what was
-    expected there.
+    """Read a trace; of a folder that of this zone.
+
+    Raises `UsageError` with file, line and what was expected there.
     """
     if path.is_dir():
         return _rounds(path, zone)

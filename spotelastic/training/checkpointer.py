@@ -499,9 +499,10 @@ class Checkpointer(Saving):
         client.page.enter(self._last_step)
 
     def _epoch_ended(self, goes_on: bool) -> None:
-        """See to the save of an epoch's last step. One that was made lacks the epoch's end, which a
-        process that restores it makes again. What the script does after its last epoch may have to
-        be saved with it.
+        """See to the save of an epoch's last step.
+
+        One that was made lacks the epoch's end, which a process that restores it makes again. What
+        the script does after its last epoch may have to be saved with it.
         """
         wanted, self._wanted = self._wanted, False
         if goes_on:

@@ -33,8 +33,10 @@ ALL_EVENTS = 5000
 
 
 class KeptAnswer(Generic[T]):
-    """The answer to one question, which is asked again when it is `every` seconds old, or when what
-    it is an answer to has changed.
+    """The answer to one question, kept for `every` seconds.
+
+    The question is asked again when the answer is that old, or when what it is an answer to has
+    changed.
 
     That of a long list, which takes long to read and costs traffic, is asked for later.
     """

@@ -219,8 +219,9 @@ class Commits:
                 return latest.commit
 
     def see_conditions(self) -> None:
-        """Raise `StorageRefused` where the store ignores conditional writes, unless that is
-        allowed.
+        """Raise `StorageRefused` where the store ignores conditional writes.
+
+        Such a store is accepted if that is allowed.
 
         On such a store two rounds could both commit.
         """

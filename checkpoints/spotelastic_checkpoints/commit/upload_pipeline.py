@@ -192,8 +192,9 @@ class Pipeline:
 
     @property
     def upload_time(self) -> float:
-        """Seconds that an upload of this node's parts takes: the last, or the current one if
-        longer.
+        """Seconds that an upload of this node's parts takes.
+
+        They are those of the last upload, or of the current one if it has taken longer.
         """
         under_way = self._active is not None and not self._sent
         return max(self._sent_in, time.monotonic() - self._begun if under_way else 0.0)

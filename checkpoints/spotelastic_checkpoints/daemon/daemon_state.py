@@ -35,8 +35,9 @@ class DaemonState(msgspec.Struct, frozen=True):
         return DaemonState(round_, epochs)
 
     def history(self, rounds: Collection[str]) -> dict[int, float]:
-        """Return the last step of each epoch that the current round has gone on from, and of its
-        own: any.
+        """Return the last step of each epoch that the current round has gone on from.
+
+        The round's own epoch is included, and any step of it counts.
 
         Empty where the current round is none of `rounds`: it has been left behind meanwhile.
         """

@@ -164,8 +164,9 @@ class FileKeeper:
             await self._in_thread(self._kept.keep, 0.0)
 
     async def _adopt(self) -> None:
-        """Take the round's rank and epoch. With a new rank, files of its own are put back beside
-        the script, where there are none.
+        """Take the round's rank and epoch.
+
+        With a new rank, files of its own are put back beside the script, where there are none.
         """
         if self._round is None:
             return

@@ -39,8 +39,10 @@ class SlotAllocator:
         offers: Offers | None = None,
         give_up_replicas: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`offers` are read by the node that keeps a replica. `give_up_replicas` frees the memory
-        that this node's replicas take, and returns whether there were any.
+        """`offers` are read by the node that keeps a replica.
+
+        `give_up_replicas` frees the memory that this node's replicas take, and returns whether
+        there were any.
         """
         self._arena = arena
         self._furnishing = furnishing

@@ -44,8 +44,10 @@ class SlotPrefaulter:
 
     @property
     def settled(self) -> bool:
-        """Whether slots take no more memory: all that were asked for are there, or a daemon that
-        took over has found some.
+        """Whether slots take no more memory.
+
+        That is so once all that were asked for are there, or if a daemon that took over has found
+        some.
         """
         return self.done if self._under_way else bool(self._arena.slots())
 

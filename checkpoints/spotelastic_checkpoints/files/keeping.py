@@ -79,8 +79,9 @@ class KeptFolders:
         ours: Collection[Path] = (),
         piece: int = PIECE,
     ) -> None:
-        """`folders` are relative to `workdir`; what is in `ours` is not the script's. `tell` is
-        told what people should know. `piece` is the most bytes of a piece.
+        """`folders` are relative to `workdir`; what is in `ours` is not the script's.
+
+        `tell` is told what people should know. `piece` is the most bytes of a piece.
         """
         self._ours = ours
         self._piece = piece
@@ -382,8 +383,9 @@ class KeptFolders:
         return next((each for each in self.folders if within(path, each)), None)
 
     def _place(self, path: str) -> tuple[Path, str]:
-        """Return the folder that a file is in, wherever a link of the user's leads, and its path
-        within.
+        """Return the folder that a file is in, and the file's path within it.
+
+        If the folder is a link of the user's, what the link leads to is returned.
         """
         folder = self._folder(path)
         assert folder is not None

@@ -60,8 +60,9 @@ def _kind(mode: int) -> str:
 
 
 def is_environment(path: Path) -> bool:
-    """Return whether a folder is an environment of Python, which is large and which nobody writes
-    to.
+    """Return whether a folder is a Python environment.
+
+    Such a folder is large, and nobody writes to it.
     """
     return (path / "pyvenv.cfg").is_file()
 
@@ -104,8 +105,10 @@ def walk(
 def kept_files(
     workdir: Path, folders: Iterable[str], ours: Collection[Path] = ()
 ) -> tuple[dict[str, Seen], str]:
-    """Return the files of the folders by their paths relative to `workdir`, and why these are not
-    all, in a line for each reason; "" if they are. Nothing in `ours` is the script's.
+    """Return the files of the folders, and why these are not all.
+
+    The files are given by their paths relative to `workdir`. The text has a line for each reason
+    why some are missing; it is "" if none is. Nothing in `ours` is the script's.
 
     A folder that is a symbolic link itself is what the user has put in its place.
     """
@@ -142,8 +145,7 @@ def _shown(path: str) -> str:
 def left_behind(
     workdir: Path, since: float, kept: Collection[str], ours: Collection[Path]
 ) -> list[tuple[str, int]]:
-    """Return the files that were written since that time (epoch s) and that nobody keeps, with
-    their sizes.
+    """Return the files written since that time (epoch s) that nobody keeps, with their sizes.
 
     `kept` are folders that are, `ours` those that are not the script's. Python's own files and
     those of folders that begin with a dot are no results. Nothing is told of a folder that is too

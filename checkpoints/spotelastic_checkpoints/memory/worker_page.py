@@ -251,8 +251,9 @@ class WorkerPage:
     def publish(
         self, step: int, loss: float | None, now: float, total: int = 0, samples: float = 0.0
     ) -> int:
-        """Declare that `step` of `total` was finished at `now` (epoch seconds), with so many
-        samples.
+        """Declare that `step` of `total` was finished at `now` (epoch seconds).
+
+        `samples` is how many samples the step had.
 
         Returns the number of its point. Read `target` after this, never before.
         """
@@ -291,8 +292,9 @@ class WorkerPage:
         self._reals[Field.STALL] = average + _SMOOTHING * (stall - average)
 
     def measured(self, number: int, own: float, waiting: float) -> None:
-        """Publish the `number`-th measurement of a step's seconds: of this worker's own work, and
-        of its waiting for others.
+        """Publish the `number`-th measurement of a step's seconds.
+
+        These are the seconds of this worker's own work, and those of its waiting for others.
         """
         share = max(1, round(own / (own + waiting) * 65535)) if own > 0 else 0
         packed = _PACKED.pack(own, share, (number - 1) % 65535 + 1)

@@ -79,8 +79,10 @@ class Offer(Value, frozen=True):
 
 
 class Digest(Value, frozen=True, tag="digest"):
-    """Ask for the checksums of a slot's bytes; answered with the xxh3 (64 bits) of each `piece`
-    bytes, of which there are at most `MOST_PIECES`.
+    """Ask for the checksums of a slot's bytes.
+
+    The answer has the xxh3 (64 bits) of each `piece` bytes, of which there are at most
+    `MOST_PIECES`.
     """
 
     rank: int

@@ -124,8 +124,10 @@ class PeerServer:
                 self._closed.wait(ACCEPT_AGAIN)
 
     def _count(self, connection: socket.socket) -> None:
-        """Count a new connection, and end the oldest of those that have proved nothing, if there
-        are too many. One that means well has proved itself in milliseconds.
+        """Count a new connection, and end the oldest unproven one if there are too many.
+
+        A connection is unproven until its peer has proved itself. A well-meaning peer does so
+        within milliseconds.
         """
         with self._counting:
             self._unproven[connection] = connection.dup()

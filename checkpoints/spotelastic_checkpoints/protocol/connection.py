@@ -54,8 +54,9 @@ class Connection:
         return self._last_id
 
     def receive(self, ident: int, kind: type[T], timeout: float | None) -> T:
-        """Return the answer to the request with this id. `timeout` is in seconds; None waits for
-        ever.
+        """Return the answer to the request with this id.
+
+        `timeout` is in seconds; None waits for ever.
 
         Raises `TimeoutError` when there is no answer yet, in which case `receive` can be called
         again, or the error that the daemon answered with.

@@ -329,8 +329,9 @@ class WorkerClient:
             return slot
 
     def _map_ahead(self, mapped: Callable[[str, memoryview], None]) -> None:
-        """Map all slots beside training, so that the first save into each costs no more than later
-        ones.
+        """Map all slots while training goes on.
+
+        So the first save into each slot costs no more than later ones.
         """
         try:
             connection = Connection.unix(self._socket, ANSWER_WITHIN)

@@ -63,9 +63,10 @@ class ReplicaKeeper:
         tell: Callable[[str], None],
         piece: int = transfers.RANGE,
     ) -> None:
-        """`may_pull` says whether ranges may be asked for at the moment, `has_slots` whether this
-        node's own slots are in memory. `tell` is called, in any thread, with a problem. `piece` is
-        the number of bytes of a range.
+        """`may_pull` says whether ranges may be asked for at the moment.
+
+        `has_slots` says whether this node's own slots are in memory. `tell` is called, in any
+        thread, with a problem. `piece` is the number of bytes of a range.
         """
         self._arena = arena
         self._credentials = credentials

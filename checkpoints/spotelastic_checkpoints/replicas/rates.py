@@ -72,7 +72,9 @@ class PullPace:
         return cls(rate, rate)
 
     def after(self, alone: float, beside: float) -> "PullPace":
-        """Return the pace after a pull: mean seconds of a step before it and beside it; 0: not
+        """Return the pace after a pull.
+
+        `alone` and `beside` are the mean seconds of a step before the pull and beside it, 0 if not
         known.
 
         It changes only where that is more than the noise of these times.

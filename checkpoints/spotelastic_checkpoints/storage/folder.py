@@ -118,8 +118,9 @@ class FolderStorage:
                 yield path
 
     def _temporary(self, prefix: str) -> Iterator[tuple[str, Path]]:
-        """Yield files that are being written, or were when their writer was killed, with their
-        keys.
+        """Yield the store's temporary files, with their keys.
+
+        Such a file is being written, or was when its writer was killed.
         """
         for path in (self._root / prefix.rpartition("/")[0]).rglob(_TEMPORARY + "*"):
             rest = path.name.removeprefix(_TEMPORARY)

@@ -48,8 +48,9 @@ class GpuExaminer:
         marks: Mapping[str, str],
         measure_every: float = MEASURE_EVERY,
     ) -> None:
-        """Make an examiner. `marks`: variables by which processes that are left behind are found
-        and ended.
+        """Make an examiner.
+
+        `marks`: variables by which processes that are left behind are found and ended.
         """
         self._config = config
         self._post = post
@@ -60,8 +61,9 @@ class GpuExaminer:
         self._measure_every = measure_every
 
     def check(self) -> None:
-        """Check the GPUs, then tell of it with `GpusChecked`. Follows the kernel's log from now
-        on.
+        """Check the GPUs, then tell of it with `GpusChecked`.
+
+        Follows the kernel's log from now on.
         """
         self._start(self._check)
 
@@ -125,8 +127,9 @@ class GpuExaminer:
         self._post(GpusExamined(nvidia_smi.judge(self._known.readings, answer)))
 
     def _reported(self, report: KernelReport) -> None:
-        """Tells of what the kernel says about a GPU of this node's workers, not of another one. The
-        switches between GPUs serve all of them.
+        """Tells of what the kernel says about a GPU of this node's workers, not of another one.
+
+        The switches between GPUs serve all of them.
         """
         fault, ours = report.fault, self._known.addresses
         logger.warning(f"the kernel says: {fault.line}")

@@ -71,8 +71,10 @@ def check(
     import_within: float = IMPORT_WITHIN,
     work_within: float = WORK_WITHIN,
 ) -> GpuCheck:
-    """Make the GPUs that torch sees work once. `promised`: how many there should be at least; 0:
-    not known. `devices`: torch's names of others to check in place of them.
+    """Make the GPUs that torch sees work once.
+
+    `promised`: how many there should be at least; 0: not known. `devices`: torch's names of others
+    to check in place of them.
     """
     told = _Told(work_within)
     try:

@@ -93,8 +93,9 @@ def work(
     device: "torch.device",
     multiply: "Callable[[torch.Tensor, torch.Tensor], torch.Tensor]" = matmul,
 ) -> str:
-    """Return what the device did wrong; empty: nothing. `multiply`: how matrices are multiplied
-    there.
+    """Return what the device did wrong; empty: nothing.
+
+    `multiply`: how matrices are multiplied there.
     """
     import torch
 

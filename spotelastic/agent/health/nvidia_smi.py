@@ -102,6 +102,7 @@ def _answer(text: str) -> bool | None:
 
 def use(answer: SmiAnswer, addresses: Collection[str]) -> GpuUse | None:
     """Return how busy the GPUs at these addresses are, as the kernel writes them; without any, all.
+
     None: the answer does not tell.
     """
     ours = [

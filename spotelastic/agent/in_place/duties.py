@@ -155,8 +155,10 @@ def take_up(local: NodeState, round_: Round, member: Member) -> Iterator[Action]
 def await_entry(
     local: NodeState, round_: Round, workers: Workers, now: float
 ) -> Iterator[Action | Wake]:
-    """Replace workers that were told of the round and do not run, which torch would find after
-    minutes. They are asked until they have made a step: the others wait for them until then.
+    """Replace workers that were told of the round and do not run.
+
+    torch would find that only after minutes. Workers are asked until they have made a step, because
+    the others wait for them until then.
     """
     if workers.awaited and now >= workers.answer_by:
         if not workers.killed:

@@ -322,8 +322,9 @@ class StandingRequested(AgentEvent, frozen=True):
 
 
 class RoundEnded(AgentEvent, frozen=True):
-    """All workers of a round are reaped, or rest. `end`: what they saw; None if the daemon cannot
-    tell.
+    """All workers of a round are reaped, or rest.
+
+    `end`: what they saw; None if the daemon cannot tell.
     """
 
     end: RoundEnd | None
@@ -331,8 +332,9 @@ class RoundEnded(AgentEvent, frozen=True):
 
 
 class ClaimStarted(AgentEvent, frozen=True):
-    """The storage was claimed for a round. Not `pending`: the round is no longer the current one,
-    so that nothing was asked.
+    """The storage was claimed for a round.
+
+    Not `pending`: the round is no longer the current one, so that nothing was asked.
     """
 
     round: str

@@ -32,8 +32,9 @@ class Silence:
 
 
 def listened(silence: Silence, workers: Sequence[WorkerStep], now: float) -> Silence:
-    """Return the silence after a look at the workers' pages. Workers that wait on purpose count as
-    active.
+    """Return the silence after a look at the workers' pages.
+
+    Workers that wait on purpose count as active.
     """
     steps = tuple(worker.step for worker in workers)
     usual = max((worker.step_time for worker in workers), default=0.0)

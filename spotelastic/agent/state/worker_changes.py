@@ -129,8 +129,10 @@ def _(event: events.WorkerRests, workers: Workers, now: float) -> Workers:
 
 
 def asked_to_rest(workers: Workers, step_time: float, now: float) -> Workers:
-    """Return the workers once they were asked to rest. One that is within a step that takes so
-    many seconds is woken by nothing before its next collective.
+    """Return the workers once they were asked to rest.
+
+    One that is within a step that takes so many seconds is woken by nothing before its next
+    collective.
     """
     within = SAVED_WITHIN if workers.save_first else min(SAVED_WITHIN, REST_WITHIN + step_time)
     return replace(workers, rest_by=now + within)

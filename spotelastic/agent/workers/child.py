@@ -47,8 +47,9 @@ def main() -> None:
 
 
 def run(order: dict[str, Any]) -> None:
-    """Run a worker's script, and return or raise as the script does. A store ends when it is
-    killed.
+    """Run a worker's script, and return or raise as the script does.
+
+    A store ends when it is killed.
     """
     os.setsid()
     for name in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, FAILING):
@@ -175,8 +176,10 @@ def _await_files(rank: int) -> None:
 
 
 def _as_if_started_afresh(order: dict[str, Any]) -> None:
-    """Remove what was imported here from the way of the script's own modules and of variables
-    that the script sets.
+    """Undo what imports made here would change for the script.
+
+    They would hide the script's own modules, and keep variables that the script sets from having an
+    effect.
     """
     module = order["entry"] == "module"
     folder = os.getcwd() if module else entries.modules_folder(order["argv"][0])  # noqa: PTH109
@@ -187,8 +190,9 @@ def _as_if_started_afresh(order: dict[str, Any]) -> None:
 
 
 def _look_at_script() -> None:
-    """Have those known that the script is going to make, so that it can leave them and live on; and
-    have optimizers wait for a Checkpointer that `--exact` needs.
+    """Have process groups known that the script is going to make.
+
+    It can leave them then, and live on. With `--exact`, optimizers wait for a Checkpointer.
 
     It may make them before it imports spotelastic. The modules are found by name: an agent knows of
     training by messages alone.
@@ -224,8 +228,9 @@ def _fail(order: dict[str, Any], error: BaseException) -> NoReturn:
 
 
 def _report(order: dict[str, Any], message: str, trace: str = "", code: int = 1) -> None:
-    """Write the report, and bound the time for the process's end: threads of a broken process
-    group may never end.
+    """Write the report, and limit the time that the process may take to end.
+
+    Threads of a broken process group may never end.
     """
     if os.getpid() != order["pid"]:  # a process that the script has forked, and that came out here
         return
@@ -234,8 +239,9 @@ def _report(order: dict[str, Any], message: str, trace: str = "", code: int = 1)
 
 
 def _offer_stacks(path: str) -> None:
-    """Has the stacks of all threads written to the file on request, even while a collective
-    blocks.
+    """Has the stacks of all threads written to the file on request.
+
+    That works even while a collective blocks.
     """
     file = open(path, "a")  # noqa: PTH123, SIM115
     # The zygote ignores the signal, and the script must not find it so. Blocked, it ends nothing.

@@ -69,8 +69,9 @@ class Children:
 
     @property
     def looks_again(self) -> float | None:
-        """Seconds after which to settle again although no child ends: no event reports that a
-        program was loaded.
+        """Seconds after which to settle again although no child has ended.
+
+        No event reports that a program was loaded.
         """
         return 0.01 if self._loading else None
 
@@ -89,8 +90,9 @@ class Children:
         return news
 
     def end(self, names: Sequence[str], sig: int) -> None:
-        """Send SIGTERM to the child, and to the processes it leaves behind once it has ended;
-        or SIGKILL to all of them.
+        """Send SIGTERM or SIGKILL to the child and to the processes that it leaves behind.
+
+        With SIGTERM, these get it once the child has ended. SIGKILL goes to all of them.
         """
         for pid, child in self._known.items():
             if child.id in names:
@@ -100,8 +102,9 @@ class Children:
                     send(pid, sig)
 
     def settle(self) -> list[ChildEnded]:
-        """Reaps children that have ended, and ends what they left behind. Returns news for the
-        agent.
+        """Reaps children that have ended, and ends what they left behind.
+
+        Returns news for the agent.
         """
         self._reap()
         self._loading = {pid: at for pid, at in self._loading.items() if cleans(pid) is None}
@@ -148,8 +151,9 @@ class Children:
                 self._known[pid].code = code
 
     def _heirs(self, ended: dict[int, _Child]) -> dict[int, list[int]]:
-        """Return orphans by the ended child whose session they are in; 0: a session of their
-        own.
+        """Return orphans by the ended child whose session they are in.
+
+        0 stands for sessions of their own.
         """
         found: dict[int, list[int]] = {}
         for pid in children(os.getpid()):

@@ -32,8 +32,9 @@ def _absolute(path: str) -> str:
 
 
 def run(entry: str, argv: list[str], search_path: list[str]) -> None:
-    """Run the script. Raises what the user's code raises, and SystemExit if there is nothing to
-    run.
+    """Run the script.
+
+    Raises what the user's code raises, and SystemExit if there is nothing to run.
     """
     sys.argv = argv
     module = ("-m",) if entry == "module" else ()

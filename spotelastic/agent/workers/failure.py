@@ -27,8 +27,9 @@ _stderr, _hook = sys.stderr, sys.excepthook
 
 
 def report(message: str, trace: str = "", code: int = 1) -> None:
-    """Write the exception to TORCHELASTIC_ERROR_FILE, in torch's format, with the exit code to
-    come.
+    """Write the exception to TORCHELASTIC_ERROR_FILE, in torch's format.
+
+    The exit code with which the process will end is written as well.
     """
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if not path:
@@ -69,8 +70,9 @@ def tell(line: str) -> None:
 
 
 def told(error: BaseException) -> tuple[str, str]:
-    """Return the exception's message, and its traceback from the user's code on. The exception
-    keeps that traceback.
+    """Return the exception's message, and its traceback from the user's code on.
+
+    The exception keeps that traceback.
     """
     error.__traceback__ = frames(error)
     name = type(error).__name__
@@ -93,8 +95,9 @@ def frames(error: BaseException) -> TracebackType | None:
 
 
 def show(error: BaseException, trace: str) -> None:
-    """Show the exception by `sys.excepthook`, as the interpreter does; directly on descriptor 2
-    if that shows nothing there.
+    """Show the exception by `sys.excepthook`, as the interpreter does.
+
+    If that shows nothing on descriptor 2, the exception is written there directly.
     """
     hook = getattr(sys, "excepthook", None)
     if hook is _hook and sys.stderr is _stderr and not _stderr.closed:

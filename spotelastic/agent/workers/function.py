@@ -37,8 +37,9 @@ class _Result:
 def pack(
     folder: Path, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Path:
-    """Write the call into `folder`, and return the file. Raises `UsageError` for what cannot
-    be sent.
+    """Write the call into `folder`, and return the file.
+
+    Raises `UsageError` for what cannot be sent.
     """
     named = getattr(function, "func", function)  # of a partial
     name = getattr(named, "__qualname__", repr(function))
@@ -58,9 +59,7 @@ def pack(
 
 
 def _surroundings() -> dict[str, Any]:
-    """Return what a worker needs to find modules, and the main module if it can be loaded
-    again.
-    """
+    """Return what a worker needs to find modules, and the main module if it can be loaded again."""
     told = spawn.get_preparation_data("worker")
     found = {key: told[key] for key in _SURROUNDINGS if key in told}
     name = found.get(_NAME, "")
@@ -72,8 +71,9 @@ def _surroundings() -> dict[str, Any]:
 
 
 def _by_value(wanted: object, name: str, error: Exception | None) -> bytes:
-    """Pickles by value. Raises `UsageError` if cloudpickle is not installed, or cannot do it
-    either.
+    """Pickles by value.
+
+    Raises `UsageError` if cloudpickle is not installed, or cannot do it either.
     """
     why = (
         f"{error}; define it at the top level of a module, and pass it what can be pickled"
@@ -127,8 +127,9 @@ def call(file: Path) -> None:
 
 
 def result(place: tuple[str, int], value: object, name: str) -> _Result:
-    """Store the result. One that cannot be pickled is reported when the job ends: training
-    again would not help.
+    """Store the result.
+
+    One that cannot be pickled is reported when the job ends: training again would not help.
     """
     try:
         return _Result(*place, _dumps(value))
@@ -138,8 +139,9 @@ def result(place: tuple[str, int], value: object, name: str) -> _Result:
 
 
 def _dumps(value: object) -> bytes:
-    """Pickles by name, or by value if names do not do. Raises whatever an object of the user's
-    raises.
+    """Pickles by name, or by value if names do not do.
+
+    Raises whatever an object of the user's raises.
     """
     try:
         return pickle.dumps(value)

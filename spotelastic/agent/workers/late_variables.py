@@ -86,8 +86,9 @@ def _apply(changed: Mapping[str, str], say: Callable[[str], None]) -> None:
 
 
 def _chooses_an_allocator(name: str, value: str) -> bool:
-    """Whether the variable chooses an allocator, which is settled when torch is imported. Its
-    settings are read at its first use.
+    """Whether the variable chooses an allocator, which is settled when torch is imported.
+
+    Its settings are read at its first use.
     """
     return name.endswith("_ALLOC_CONF") and "backend:" in value
 

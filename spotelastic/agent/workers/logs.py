@@ -112,8 +112,9 @@ class _Pipe:
             self.matches = self._write(self.matches, f"[{self.rank}] {text}\n".encode())
 
     def _show(self, sink: LineSink, text: str) -> None:
-        """Pass a line on. Reading goes on whatever the sink does, because the worker would
-        block otherwise.
+        """Pass a line on.
+
+        Reading goes on whatever the sink does, because the worker would block otherwise.
         """
         try:
             sink(self.rank, self.local_rank, text)
@@ -124,8 +125,10 @@ class _Pipe:
             )
 
     def _write(self, file: BinaryIO | None, data: bytes) -> BinaryIO | None:
-        """Write to the file. Returns None once the file takes no more: reading goes on, because
-        the worker would block otherwise.
+        """Write to the file.
+
+        Returns None once the file takes no more: reading goes on, because the worker would block
+        otherwise.
         """
         if file is None:
             return None
@@ -197,8 +200,7 @@ class Logs:
         self._thread.start()
 
     def open(self, folder: Path, rank: int, local_rank: int) -> tuple[int, ...]:
-        """Return descriptors to pass to the worker: one for both streams, or stdout's and
-        stderr's.
+        """Return descriptors to pass to the worker: one for both streams, or stdout's and stderr's.
 
         The caller closes its own copies after the fork.
         """
@@ -338,7 +340,5 @@ def last_lines(path: Path, most: int = 8192) -> str:
 
 
 def stacks(folder: Path, rank: int | str) -> Path:
-    """Return the file to which the worker of that rank writes the stacks of its threads on
-    request.
-    """
+    """Return the file to which a rank's worker writes the stacks of its threads on request."""
     return folder / f"rank-{rank}.stack"

@@ -26,8 +26,9 @@ def kills(proc: Path = _PROC) -> Kills:
 
 
 def explanation(before: Kills, *, killed: bool, proc: Path = _PROC) -> str:
-    """Return why a process that may have been `killed` has ended; empty if memory is not the
-    reason.
+    """Return why a process that may have been `killed` has ended.
+
+    Empty if memory is not the reason.
 
     Numbers that change from one time to the next are left out, so that equal failures read the
     same.

@@ -190,9 +190,7 @@ def _has_input() -> bool:
 
 
 def read_error_file(path: Path) -> tuple[str, str]:
-    """Return message and traceback that a worker left in torch's error file format; empty if
-    none.
-    """
+    """Return message and traceback that a worker left in torch's error file; empty if none."""
     try:
         content = json.loads(path.read_text())["message"]
         if isinstance(content, str):
@@ -204,8 +202,9 @@ def read_error_file(path: Path) -> tuple[str, str]:
 
 
 def read_trouble(code: int, folder: Path, rank: int, log: Path, script: Path) -> tuple[str, str]:
-    """Return message and traceback of a worker that ended so, from its files in a `folder`, and
-    its log. `script` is the script's folder.
+    """Return the message and the traceback of a worker that ended with this `code`.
+
+    They come from its files in a `folder`, and from its log. `script` is the script's folder.
     """
     message, trace = read_error_file(folder / f"error-{rank}.json")
     if not message and has_last_words(code):
@@ -222,8 +221,9 @@ def _whole(path: Path) -> str:
 
 
 def read_stack(path: Path) -> str:
-    """Return the last stack of a worker's main thread in its dump, innermost call first; empty if
-    none.
+    """Return the last stack of a worker's main thread in its dump, innermost call first.
+
+    Empty if there is none.
 
     The kernel delivers a process's signal to its main thread if possible, even while that blocks.
     """

@@ -8,8 +8,9 @@ _LOOK_AGAIN = 0.02
 
 
 def all_addresses(port: int, within: float = 0.0) -> socket.socket:
-    """Return sockets bound to the port, for IPv4 and IPv6 where there are both. Connections are
-    refused until they listen.
+    """Return sockets bound to the port, for IPv4 and IPv6 where there are both.
+
+    Connections are refused until they listen.
 
     Raises OSError if the port is still in use after so many seconds; no event reports when it
     becomes free.

@@ -22,15 +22,17 @@ def before_the_library(folder: str, search_path: Iterable[str]) -> list[str]:
 
 
 def loaded_at_the_start() -> frozenset[str]:
-    """Return the modules that the interpreter had imported before any of ours, as it does for a
-    script.
+    """Return the modules that the interpreter had imported before any of ours.
+
+    It imports these before a script as well.
     """
     return frozenset(getattr(sys.modules["__main__"], "loaded", ()))
 
 
 def shadowed(folders: Iterable[str], but: Collection[str]) -> dict[str, str]:
-    """Return the imported modules, except `but`, that files in `folders` come before, with
-    those files.
+    """Return the imported modules that files in `folders` come before, with those files.
+
+    Modules in `but` are left out.
     """
     found = {}
     folders = list(folders)
@@ -49,8 +51,10 @@ def shadowed(folders: Iterable[str], but: Collection[str]) -> dict[str, str]:
 
 
 def _names_in(folders: Iterable[str]) -> set[str] | None:
-    """Return the module names that the folders may hold, so that only these are looked for:
-    each worker does that at its start. None if one of them is an archive.
+    """Return the module names that the folders may hold.
+
+    Only these are then looked for, because each worker does that at its start. None if one of the
+    folders is an archive.
     """
     names = set()
     for folder in folders:

@@ -31,9 +31,7 @@ def _is_users(file: str, folder: Path) -> bool:
 
 
 def places(found: Mapping[int, str]) -> str:
-    """Return where each rank stands: `rank 0, 1 at train.py:12 in load; rank 2 does not
-    answer`.
-    """
+    """Return where each rank stands: `rank 0, 1 at train.py:12 in load; rank 2 does not answer`."""
     ranks: dict[str, list[int]] = {}
     for rank, where in sorted(found.items()):
         ranks.setdefault(where, []).append(rank)

@@ -56,8 +56,9 @@ def has_last_words(code: int) -> bool:
 
 
 def by_signal(code: int, written: str, dump: str, folder: Path) -> tuple[str, str]:
-    """Return a message, and where the worker was, of one that a signal has ended: from what it
-    wrote last, the dump of its stacks, and the script's folder.
+    """Return a message about a worker that a signal has ended, and where it was.
+
+    They are made from what it wrote last, the dump of its stacks, and the script's folder.
     """
     stack = main_thread(dump)
     told = _why(code, written, place(stack, folder))
@@ -65,8 +66,10 @@ def by_signal(code: int, written: str, dump: str, folder: Path) -> tuple[str, st
 
 
 def _why(code: int, written: str, where: str) -> str:
-    """Return in a line what ended the worker, and where it was. gloo ends a process in which a
-    collective receives more than fits, because another rank has passed another shape.
+    """Return in a line what ended the worker, and where it was.
+
+    gloo ends a process in which a collective receives more than fits, because another rank has
+    passed another shape.
     """
     told = f"{describe_exit(code)} at {where}" if where else describe_exit(code)
     thrown = _THROWN.findall(written)
@@ -91,8 +94,9 @@ def _trace(told: str, written: str, stack: str) -> str:
 
 
 def main_thread(dump: str) -> str:
-    """Return the frames of the main thread in a dump, innermost call first, without those that
-    started the script; empty if there is none.
+    """Return the frames of the main thread in a dump, innermost call first.
+
+    Those that started the script are left out. Empty if there is no main thread.
     """
     threads = _THREAD.findall(dump)
     current = [thread for thread in threads if thread.startswith("Current")]

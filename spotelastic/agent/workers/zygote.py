@@ -119,8 +119,9 @@ def _import_base(plan: ZygotePlan, failed: dict[str, str]) -> None:
 
 
 def _shadowed(plan: ZygotePlan) -> dict[str, str]:
-    """Return the modules imported so far that the script would find elsewhere in a fresh
-    interpreter.
+    """Return the modules imported so far that the script would find elsewhere.
+
+    That is where it would find them in a fresh interpreter.
     """
     if not (plan.warm and plan.script):
         return {}
@@ -129,8 +130,9 @@ def _shadowed(plan: ZygotePlan) -> dict[str, str]:
 
 
 def _preload(plan: ZygotePlan, failed: dict[str, str]) -> str:
-    """Import what the user names. Returns which of these keeps this process from being forked,
-    and why.
+    """Import what the user names.
+
+    Returns which of these keeps this process from being forked, and why.
     """
     sys.path[:] = [plan.path, *search_path()]
     threads = _threads()
@@ -144,8 +146,10 @@ def _preload(plan: ZygotePlan, failed: dict[str, str]) -> str:
 
 
 def has_initialised_cuda(driver: str = DRIVER) -> bool:
-    """Whether CUDA is in use here. torch knows of its own use alone: not of a count of GPUs, nor
-    of other libraries, which have opened the `driver`.
+    """Whether CUDA is in use here.
+
+    torch knows of its own use alone. It does not know of a count of GPUs, nor of other libraries:
+    these have opened the `driver`.
     """
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():

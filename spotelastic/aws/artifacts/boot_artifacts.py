@@ -1,5 +1,6 @@
-"""Puts what instances install at boot into the cluster's bucket, and installs etcd on control
-nodes.
+"""Puts what instances install at boot into the cluster's bucket.
+
+It also installs etcd on control nodes.
 
     boot/<digest>/spotelastic-<version>-py3-none-any.whl    spotelastic, as `up` runs it
     boot/current                                            the one in use: <digest>/<file>

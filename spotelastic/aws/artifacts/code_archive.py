@@ -255,8 +255,9 @@ def _add(tar: tarfile.TarFile, folder: Path, path: Path) -> None:
 
 
 def _inner_link(folder: Path, path: Path) -> str:
-    """Return a link's target relative to the link, so that it also holds where the archive is
-    unpacked.
+    """Return a link's target relative to the link.
+
+    So the link also holds where the archive is unpacked.
     """
     target = Path(os.path.normpath(path.parent / path.readlink()))
     if not target.is_relative_to(folder):

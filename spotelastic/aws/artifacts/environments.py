@@ -1,5 +1,6 @@
-"""Provides a job's Python environment on a node: fetches it from the bucket, or builds and shares
-it.
+"""Provides a job's Python environment on a node.
+
+It fetches the environment from the bucket, or builds and shares it.
 
 For each environment (its key, Python version and machine type) the bucket holds at most
 
@@ -86,8 +87,9 @@ class Environments:
     """Variables that the build has, and nothing else has."""
 
     def ensure(self, wanted: Environment, code: Path) -> Path:
-        """Return the Python of the environment, building or fetching it first; `code` is the
-        unpacked folder.
+        """Return the Python of the environment, building or fetching the environment first.
+
+        `code` is the unpacked folder.
 
         Raises `BuildFailed` with the last lines of the build tool.
         """

@@ -93,8 +93,9 @@ def _included(text: str) -> list[str]:
 
 
 def _local_parts(path: Path, code: str) -> list[str]:
-    """Return hashes of what is installed from the working folder: of a file, or for a folder of all
-    the code.
+    """Return hashes of what is installed from the working folder.
+
+    For a file it is the file's hash, for a folder that of all the code.
     """
     parts = []
     for file in files(path, "pip"):

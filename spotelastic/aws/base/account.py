@@ -80,8 +80,9 @@ def check_bucket(aws: Aws, bucket: str) -> None:
 
 
 def _taken(bucket: str) -> str:
-    """Return the message for the shared bucket, whose name is easy to guess, if another account has
-    it.
+    """Return the message for a shared bucket that another account has.
+
+    The shared bucket's name is easy to guess.
     """
     return (
         f"the bucket {bucket}, which clusters share by default, belongs to another account, or "
@@ -161,8 +162,10 @@ NO_DEMANDS = AccountDemands()
 
 
 def boundary(aws: Aws, given: str) -> str:
-    """Return the ARN of the permissions boundary of roles: the `given` one, or else the account's
-    policy `names.BOUNDARY` (infra/boundary.json); "" if it has none.
+    """Return the ARN of the permissions boundary of roles.
+
+    It is the `given` one, or else the account's policy `names.BOUNDARY` (infra/boundary.json).
+    Empty if the account has none.
     """
     if given:
         return given
@@ -178,8 +181,9 @@ def boundary(aws: Aws, given: str) -> str:
 
 
 def ensure_service_role(aws: Aws, demands: AccountDemands = NO_DEMANDS) -> str:
-    """Return the ARN of the role by which CloudFormation deletes stacks: the given one, or that of
-    all clusters, which is created if it is missing.
+    """Return the ARN of the role by which CloudFormation deletes stacks.
+
+    It is the given role, or that of all clusters, which is created if it is missing.
     """
     if demands.stack_role:
         return demands.stack_role
@@ -194,8 +198,9 @@ def ensure_service_role(aws: Aws, demands: AccountDemands = NO_DEMANDS) -> str:
 
 
 def ensure_fault_role(aws: Aws, demands: AccountDemands = NO_DEMANDS) -> tuple[str, bool]:
-    """Return the ARN of the role by which the Fault Injection Service interrupts nodes, creating it
-    if missing.
+    """Return the ARN of the role by which the Fault Injection Service interrupts nodes.
+
+    The role is created if it is missing.
 
     Also returns whether it was created just now: not all of AWS knows it yet.
     """

@@ -1,5 +1,7 @@
-"""Chooses the variables with which nodes boot where they reach the internet by a proxy, install
-from an index of the account's own, or have to name the encryption of what they store (pure).
+"""Chooses the variables with which nodes boot in accounts that need some (pure).
+
+Nodes may reach the internet by a proxy, install from an index of the account's own, or have to name
+the encryption of what they store.
 
 They are in the nodes' user data, which whoever may describe an instance can read: so neither URL
 may have a password. Must never happen: what nodes tell each other, or ask their instance, goes to

@@ -88,9 +88,10 @@ class Aws:
         attempts: int = 4,
         session: AwsSession | None = None,
     ) -> None:
-        """`account` is the account's number, if the caller knows it already; `session` makes the
-        clients, by default one of boto3's. Each call is tried that many times, with growing pauses,
-        while AWS is busy.
+        """`account` is the account's number, if the caller knows it already.
+
+        `session` makes the clients; by default it is one of boto3's. Each call is tried `attempts`
+        times, with growing pauses, while AWS is busy.
         """
         self._region = region
         self._account = account
@@ -124,8 +125,9 @@ class Aws:
         return str(region)
 
     def _is_known(self, region: str) -> bool:
-        """Whether the name looks like a region. boto3 may not list new regions, so its pattern is
-        tested.
+        """Whether the name looks like a region.
+
+        boto3 may not list new regions, so the pattern of the name is tested.
         """
         from botocore.exceptions import UnknownRegionError
 

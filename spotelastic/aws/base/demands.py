@@ -1,5 +1,7 @@
-"""What an account demands of all that is made in it: tags of the user's own (`--tag KEY=VALUE`) on
-everything, and a permissions boundary on roles.
+"""What an account demands of all that is made in it.
+
+It may demand tags of the user's own (`--tag KEY=VALUE`) on everything, and a permissions boundary
+on roles.
 
 Tags have to pass at every service that has tags, so the narrowest limits hold.
 """

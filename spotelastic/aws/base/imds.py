@@ -98,8 +98,9 @@ class Imds:
         return None if text is None else _at(_object(text, path), path, "noticeTime")
 
     def scheduled(self) -> list[Any]:
-        """Return the maintenance that is scheduled for this instance, for `read_scheduled`: what is
-        wrong with one entry is not to hide another.
+        """Return the maintenance that is scheduled for this instance, for `read_scheduled`.
+
+        The entries are returned as they are, so that what is wrong with one does not hide another.
         """
         found = _json(self.get(SCHEDULED) or "[]", SCHEDULED)
         if not isinstance(found, list):

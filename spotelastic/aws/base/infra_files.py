@@ -1,5 +1,6 @@
-"""Locates the files of `infra/` (templates, boot script): beside the package, or inside an
-installed wheel.
+"""Locates the files of `infra/` (templates, boot script).
+
+They are beside the package, or inside an installed wheel.
 """
 
 import base64

@@ -1,5 +1,6 @@
-"""Names a cluster's AWS resources, and divides its network: everything follows from the cluster's
-name.
+"""Names a cluster's AWS resources, and divides its network.
+
+Everything follows from the cluster's name.
 """
 
 import ipaddress
@@ -161,8 +162,7 @@ def members_of(job: JobSpec) -> tuple[str, ...]:
 def addresses(
     pool: str, taken: tuple[str, ...], zones: int = 3, size: int = 19, members: int = len(MEMBERS)
 ) -> Addresses:
-    """Return the first block of `pool` that overlaps none of the `taken` ones, divided between
-    zones.
+    """Return the first block of `pool` that overlaps no `taken` one, divided between zones.
 
     Networks in AWS may overlap, but then they can never be peered. In the local cloud all share one
     loopback.

@@ -1,5 +1,6 @@
-"""Tells a person who waits that a cloud does not answer: a network that drops packets is silent for
-minutes otherwise.
+"""Tells a person who waits that a cloud does not answer.
+
+Otherwise, nothing would be heard for minutes from a network that drops packets.
 """
 
 import threading

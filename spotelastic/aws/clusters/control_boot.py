@@ -85,8 +85,10 @@ def has_worked(aws: Aws, bucket: str) -> bool:
 
 
 def note_worked(aws: Aws, bucket: str) -> None:
-    """Note that a cluster of this version works here. Without the right to do so, or where the
-    bucket does not answer, the next cluster is made as the first one.
+    """Note that a cluster of this version works here.
+
+    Without the right to do so, or where the bucket does not answer, the next cluster is made as the
+    first one.
     """
     with suppress(Rejected, Unavailable), calling("note that the cluster works"):
         aws.s3.put_object(Bucket=bucket, Key=_WORKED, Body=b"")

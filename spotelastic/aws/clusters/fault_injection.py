@@ -109,8 +109,9 @@ def _begin(
     clock: Clock,
     sleep: Sleep,
 ) -> None:
-    """Start the experiment and wait until it runs: only then is it sure that the instance was
-    found.
+    """Start the experiment and wait until it runs.
+
+    Only then is it certain that the instance was found.
     """
     with calling(f"interrupt {instance}"):
         experiment = aws.fis.start_experiment(

@@ -378,8 +378,9 @@ def _subnets(plan: LaunchPlan, parts: StackParts, its_zones: Sequence[str]) -> t
 
 
 def _undo(name: str, bucket: str, say: Say, aws: Aws, maker: str) -> None:
-    """Delete what a failed `create` made, unless another `up` has made a cluster of this name
-    since.
+    """Delete what a failed `create` made.
+
+    Nothing is deleted if another `up` has made a cluster of this name since.
     """
     try:
         found = cloudformation.describe(aws, Names(name).stack)

@@ -159,8 +159,9 @@ def end_workers(aws: Aws, its: Names) -> None:
 
 
 def bucket_of(aws: Aws, its: Names, otherwise: str = "") -> str:
-    """Return the bucket that the cluster was made with; without a stack `otherwise`, or the shared
-    one.
+    """Return the bucket that the cluster was made with.
+
+    Without a stack it is `otherwise`, or else the shared one.
 
     Raises `UsageError` if the cluster was made with another one than `otherwise`. Also if a stack
     of that name does not belong to the cluster: it could name any bucket.

@@ -48,8 +48,10 @@ def first_image(aws: Aws, parameter: str, *others: str) -> str:
 
 
 def given_image(aws: Aws, flag: str, given: str) -> tuple[str, str]:
-    """Return an image of the user's own, named by its id or by the parameter that holds that, and
-    its root device. Raises `UsageError` for one that nodes could not boot.
+    """Return an image of the user's own, and its root device.
+
+    The image is named by its id, or by the parameter that holds the id. Raises `UsageError` for one
+    that nodes could not boot.
     """
     try:
         image = first_image(aws, given) if given.startswith("/") else given

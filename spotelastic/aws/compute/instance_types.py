@@ -173,8 +173,10 @@ def check_fit(types: Sequence[InstanceType]) -> None:
 
 
 def check_spot(types: Sequence[InstanceType], bought: Capacity, most: int) -> None:
-    """Raise `UsageError` for types that AWS never sells as spot, if all of `most` nodes are to be
-    spot or wait for spot.
+    """Raise `UsageError` for types that AWS never sells as spot, if the job needs spot.
+
+    It does unless all of `most` nodes are bought on demand, or on-demand nodes may fill in for spot
+    ones.
     """
     if bought.on_demand == "fallback" or bought.base >= most or any(kind.spot for kind in types):
         return
@@ -225,8 +227,9 @@ def _accelerator(item: dict[str, Any]) -> str:
 
 
 def shipped() -> tuple[InstanceType, ...]:
-    """Return the GPU types with a shipped price, as EC2 describes them: for plans without an
-    account.
+    """Return the GPU types with a shipped price, as EC2 describes them.
+
+    They are for plans without an account.
     """
     rows = json.loads(Path(__file__).with_name("gpu_types.json").read_text())
     return tuple(

@@ -54,8 +54,10 @@ def ask(aws: Aws, types: Sequence[str], nodes: int, regions: Sequence[str]) -> M
 
 
 def by_size(scores: Sequence[Mapping[Place, int]]) -> dict[Place, int]:
-    """Return the scores of few types by those for each of `SIZES` (pure): of ten questions, whether
-    so many nodes have a 2 and a 3, how many are answered with yes.
+    """Return scores of few types, made from those for each of `SIZES` (pure).
+
+    A score is how many of ten questions are answered with yes: for each size, whether so many nodes
+    have a score of 2, and of 3.
     """
     return {
         place: max(1, sum(each.get(place, 0) >= least for each in scores for least in (2, 3)))

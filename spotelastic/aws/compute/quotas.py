@@ -1,5 +1,6 @@
-"""Tells how many instances of a type the account's vCPU quotas still allow, and where to ask for
-more.
+"""Tells how many instances of a type the account's vCPU quotas still allow.
+
+It also tells where to ask for more.
 
 AWS counts spot and on-demand separately, and gives new accounts none of some families.
 """
@@ -85,8 +86,10 @@ class Allowance:
 
 
 def instead(left: Allowance, control: InstanceType) -> str:
-    """Return what to do without more quota where it has room for one control node alone, before the
-    advice to ask for more; "" where it has room for none (pure).
+    """Return what to do instead of asking for more quota (pure).
+
+    It is put before the advice to ask for more, where the quota has room for one control node
+    alone. Empty where it has room for none.
     """
     if not left.instances(control):
         return ""

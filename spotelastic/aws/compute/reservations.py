@@ -32,8 +32,9 @@ def named(given: Sequence[str]) -> tuple[Reservation, ...]:
 
 
 def resolved(aws: Aws, job: JobSpec) -> JobSpec:
-    """Return the job with its reservations as the account has them now. Raises `UsageError` for
-    those that it cannot use.
+    """Return the job with its reservations as the account has them now.
+
+    Raises `UsageError` for those that it cannot use.
     """
     bought = job.capacity
     if not bought.reservations:
@@ -57,8 +58,9 @@ def resolved(aws: Aws, job: JobSpec) -> JobSpec:
 
 
 def within(bought: Capacity, zones: tuple[str, ...]) -> tuple[str, ...]:
-    """Return those of the cluster's zones that its workers may be in. Raises `UsageError` for a
-    reservation in another one.
+    """Return those of the cluster's zones that its workers may be in.
+
+    Raises `UsageError` for a reservation in another one.
     """
     outside = [each for each in bought.reservations if each.zone not in zones]
     if outside:
@@ -74,8 +76,9 @@ def _flag(bought: Capacity) -> str:
 
 
 def offered(aws: Aws, job: JobSpec, asked: Sequence[Reservation]) -> tuple[str, ...]:
-    """Return what a job leaves unused that has no reservations, for people; `asked` are those of
-    `--reservations`.
+    """Return what a job without reservations leaves unused, for people.
+
+    `asked` are those of `--reservations`.
     """
     if job.capacity.reservations:
         return ()

@@ -22,8 +22,9 @@ PEAK = {
 
 
 def relative(types: Sequence[str]) -> Mapping[str, float]:
-    """Return how many times as fast as the first each of these types is; nothing where that is not
-    known of all, or all are alike.
+    """Return how many times as fast as the first one each of these types is.
+
+    Nothing where that is not known of all, or where all are alike.
     """
     rates = [_rates().get(name, 0.0) for name in types]
     if not all(rates) or len({*rates}) < 2:

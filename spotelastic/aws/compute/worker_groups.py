@@ -1,5 +1,6 @@
-"""Creates, changes and deletes a cluster's two worker groups (spot and on-demand) and launch
-template.
+"""Manages a cluster's two worker groups (spot and on-demand) and its launch template.
+
+It creates, changes and deletes them.
 
 They are not part of the stack, so that a change of min, max or types never replaces nodes that
 train. They are found by name and the cluster's tag. `ensure` can be repeated at any point: it

@@ -60,8 +60,10 @@ class Zones:
         return tuple(found)
 
     def _priced(self, types: Sequence[str]) -> dict[str, tuple[float, float]]:
-        """Return by zone the price of the cheapest of the types; and, where they are unlike, of the
-        one that is the cheapest for what it does.
+        """Return by zone the price of the cheapest type.
+
+        Where types are unlike, it comes with the price of the one that is cheapest for what it
+        does.
         """
         now, key = self._clock(), tuple(sorted(types))
         known = self._prices.get(key)

@@ -191,8 +191,9 @@ class BucketObjects(ClusterBucket):
 
 
 def clusters_in(aws: Aws, bucket: str) -> tuple[str, ...]:
-    """Return the names under which clusters or runs have left objects in a bucket; none if there is
-    no such bucket.
+    """Return the names under which clusters or runs have left objects in a bucket.
+
+    Empty if there is no such bucket.
     """
     try:
         with calling(f"list s3://{bucket}"):

@@ -69,8 +69,9 @@ def _block_ends(id: str, at: float, detail: Mapping[str, Any]) -> CloudEvent:
 
 
 def _health(id: str, at: float, detail: Mapping[str, Any]) -> CloudEvent:
-    """Of AWS Health: only scheduled changes of instances concern a cluster. What has gone wrong
-    already is seen where it does.
+    """Of AWS Health: only scheduled changes of instances concern a cluster.
+
+    What has gone wrong already is seen where it does.
     """
     code = str(detail.get("eventTypeCode", ""))
     is_change = str(detail.get("eventTypeCategory", "")) == "scheduledChange"

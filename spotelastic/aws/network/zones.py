@@ -1,5 +1,6 @@
-"""Chooses the zones of a new cluster: one for each control node, and all that offer its workers'
-types.
+"""Chooses the zones of a new cluster.
+
+These are one for each control node, and all that offer its workers' types.
 
 They are fixed when the stack is created. The first ones have a control node each. Workers are in
 the others, and in those of the first ones that offer a worker type.

@@ -99,8 +99,9 @@ class Ec2Hardware:
             command(*words)
 
     def scratch(self, home: Path) -> Path:
-        """Return a folder for data that may be lost with the node: on NVMe disks if any, else
-        below `home`.
+        """Return a folder for data that may be lost with the node.
+
+        It is on NVMe disks if there are any, else below `home`.
         """
         disks = instance_store(BY_ID)
         if os.path.ismount(IMAGE_SCRATCH):

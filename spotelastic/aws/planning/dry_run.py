@@ -145,8 +145,9 @@ def dry_run(
     vpc: str = "",
     subnet: str = "",
 ) -> list[Refused]:
-    """Ask EC2 about the coming calls, in a new network or an existing one, and return those that it
-    would refuse.
+    """Ask EC2 about the coming calls, and return those that it would refuse.
+
+    The calls are for a new network, or for an existing one.
 
     Each call has the tags, the encryption and the metadata options of the real one, so policies
     that demand or forbid one of them answer as they will then. A new network has no subnet yet, so
@@ -277,8 +278,9 @@ def run_instances(wanted: LaunchRehearsal, subnet: str) -> dict[str, Any]:
 
 
 def _some_subnet(aws: Aws, zone: str) -> tuple[str, str]:
-    """Return a subnet and its zone, the given one if there is one: EC2 judges no launch without
-    one, and an account may have no default.
+    """Return a subnet and its zone, in the given zone if it has a subnet.
+
+    EC2 judges no launch without a subnet, and an account may have no default one.
     """
     with calling("look for a subnet"):
         found = aws.ec2.describe_subnets(MaxResults=100)["Subnets"]

@@ -51,9 +51,10 @@ def find_key(aws: Aws, name: str, where: str = "--kms-key") -> str:
 
 
 def bucket_obstacles(aws: Aws, bucket: str, cluster: str, given: str) -> Iterator[str]:
-    """Yield why a cluster could not work with a bucket of the user's own: it encrypts with a key
-    that is not the `given` one, or its policy denies objects whose requests name no encryption.
-    Nothing where AWS does not tell.
+    """Yield why a cluster could not work with a bucket of the user's own.
+
+    It may encrypt with a key that is not the `given` one, or its policy denies objects whose
+    requests name no encryption. Nothing where AWS does not tell.
     """
     if key := _other_key(aws, bucket, [given] if given else []):
         yield (
@@ -77,8 +78,10 @@ def bucket_obstacles(aws: Aws, bucket: str, cluster: str, given: str) -> Iterato
 
 
 def denies_plain_object(statement: Mapping[str, Any], arn: str) -> bool:
-    """Whether a statement of a bucket's policy denies everybody the object of this ARN where the
-    request names no encryption (pure). One with other conditions may be about others: it does not.
+    """Whether a statement denies everybody an object whose request names no encryption (pure).
+
+    `arn` is the object's. A statement with other conditions may be about others, and does not
+    count.
     """
     actions = [str(each).lower() for each in _several(statement.get("Action", ()))]
     conditions = [
@@ -111,8 +114,9 @@ def _several(value: Any) -> list[Any]:
 
 
 def data_warnings(aws: Aws, job: JobSpec, key: str) -> Iterator[str]:
-    """Yield which buckets of --read and --write encrypt with a key that workers may not use: `key`
-    is that of --kms-key.
+    """Yield which buckets encrypt with a key that workers may not use.
+
+    The buckets are those of --read and --write; `key` is that of --kms-key.
     """
     given = [*filter(None, [key]), *job.demands.data_keys]
     for bucket in sorted({each.partition("/")[0] for each in (*job.read, *job.write)}):
@@ -124,8 +128,9 @@ def data_warnings(aws: Aws, job: JobSpec, key: str) -> Iterator[str]:
 
 
 def _other_key(aws: Aws, bucket: str, given: Sequence[str]) -> str:
-    """Return the customer's key by which a bucket encrypts by default, unless it is a `given` one;
-    "" also where AWS does not tell.
+    """Return the customer's key by which a bucket encrypts by default.
+
+    Empty if that is a `given` key, and also where AWS does not tell.
     """
     try:
         with calling(f"look at the encryption of {bucket}"):

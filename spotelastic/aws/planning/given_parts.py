@@ -1,5 +1,6 @@
-"""Looks at what an account gives a cluster in place of what `up` would make: instance profiles with
-their roles, a security group, and machine images.
+"""Looks at what an account gives a cluster in place of what `up` would make.
+
+It may give instance profiles with their roles, a security group, and machine images.
 
 Must never happen: nodes are paid for that cannot do their work with what was given. So what can be
 known beforehand is an obstacle, with what is missing. What a role has to permit says
@@ -118,8 +119,9 @@ def values_of(aws: Aws, job: JobSpec, bucket: str, key: str) -> dict[str, str]:
 
 
 def _lacking(aws: Aws, role: str, statements: Iterable[Mapping[str, Any]]) -> list[str] | None:
-    """Return what a role may not do, each as action and resource, by IAM's own simulator; None
-    where these credentials may not ask it.
+    """Return what a role may not do, each as action and resource.
+
+    IAM's own simulator tells that. None where these credentials may not ask it.
     """
     asked = [
         (_several(each["Action"]), resource, _context(each.get("Condition", {})))

@@ -258,8 +258,9 @@ def _disk(aws: Aws, request: ClusterSpec, image: str, known: Mapping[str, Any] |
 
 
 def _check_image(request: ClusterSpec, its: str) -> None:
-    """Raise `UsageError` where a cluster with the image `its` is to have another one. What a
-    parameter names now is for new clusters.
+    """Raise `UsageError` where a cluster with the image `its` is to have another one.
+
+    What a parameter names now is for new clusters.
     """
     given = request.job.demands.worker_image
     if given.startswith("ami-") and given != its:
@@ -419,8 +420,9 @@ def packed(request: ClusterSpec, worker_zones: tuple[str, ...]) -> tuple[str, ..
 
 
 def _data(aws: Aws, bucket: str, request: ClusterSpec) -> dict[str, str]:
-    """Return the data that workers may access, and the topics that control nodes may tell, as the
-    stack's parameters.
+    """Return the data and the topics that nodes may use, as the stack's parameters.
+
+    Workers may access the data, and control nodes may send to the topics.
 
     A folder and a topic of the cluster's own name are always included: a policy cannot have an
     empty resource.
@@ -448,8 +450,10 @@ def _data(aws: Aws, bucket: str, request: ClusterSpec) -> dict[str, str]:
 
 
 def _moving(aws: Aws, spec: JobSpec) -> dict[str, str]:
-    """Return the buckets of the regions between which the job moves by itself, and its objects
-    there, as the stack's parameters.
+    """Return the buckets and objects of a job that moves, as the stack's parameters.
+
+    The buckets are those of the regions between which the job moves by itself; the objects are the
+    job's in them.
     """
     if spec.regions is None:
         return {"MovingBuckets": zones.NONE, "MovingObjects": zones.NONE}

@@ -1,5 +1,6 @@
-"""Looks at the preferences of Session Manager in an account and region, which make the agent on
-each node use a key, a bucket or a log group.
+"""Looks at the preferences of Session Manager in an account and region.
+
+They make the agent on each node use a key, a bucket or a log group.
 """
 
 import json
@@ -16,9 +17,10 @@ PREFERENCES = "SSM-SessionManagerRunShell"
 
 
 def parameters(aws: Aws, before: Mapping[str, str]) -> dict[str, str]:
-    """Return what the preferences of Session Manager make each node's agent use, as parameters of
-    a cluster's stack: a key, a bucket and a log group; empty where there is none. Those of `before`
-    stay where these credentials may not look.
+    """Return the preferences of Session Manager as parameters of a cluster's stack.
+
+    They make each node's agent use a key, a bucket and a log group; a parameter is empty where
+    there is none. The values of `before` stay where these credentials may not look.
     """
     try:
         with calling("look at the preferences of Session Manager"):

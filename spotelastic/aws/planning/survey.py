@@ -80,8 +80,9 @@ class Survey:
 
     @property
     def speeds(self) -> Mapping[str, float]:
-        """How many times as much as one of the first type a node of each type is expected to
-        compute; empty: they are alike, or it is not known.
+        """How much a node of each type is expected to compute, as a multiple of the first.
+
+        Empty: they are alike, or it is not known.
         """
         return speeds.relative(names_of(self.types))
 
@@ -160,8 +161,9 @@ def survey(
 def _own_network(
     aws: Aws, network: Network | None, blocked: str, *, private: bool
 ) -> tuple[SharedNetwork | None, int]:
-    """Return the network that clusters share, if a new cluster is to be in it and it is there, and
-    how many networks have to be made.
+    """Return the network that clusters share, and how many networks have to be made.
+
+    None for the first, unless a new cluster is to be in it and it is there.
     """
     if network is not None:
         return None, 0
@@ -240,8 +242,9 @@ def demand(job: JobSpec) -> NodeDemand:
 def _types(
     aws: Aws, job: JobSpec, requirement: Requirement, known: JobSpec | None
 ) -> tuple[tuple[InstanceType, ...], tuple[Option, ...], tuple[list[str], list[str]]]:
-    """Return the workers' types, what they were chosen from, and the shortages of the quotas: those
-    that keep the job from running, and others.
+    """Return the workers' types, what they were chosen from, and the quotas' shortages.
+
+    The shortages are two lists: those that keep the job from running, and others.
     """
     allowed = Quotas(aws, job.cluster)
     try:
@@ -314,8 +317,9 @@ def _shortages(
     job: JobSpec,
     known: JobSpec | None,
 ) -> tuple[list[str], list[str]]:
-    """Return the shortages that keep the job from running, and those that leave it fewer workers
-    than `--max`.
+    """Return the shortages that keep the job from running, and those that do not.
+
+    The latter leave it fewer workers than `--max`.
     """
     nodes, fatal, told = demand(job), [], []
     spot, on_demand = found = quotas.shares(kinds, allowed.allowance, nodes)

@@ -9,8 +9,9 @@ HOUR = 3600.0
 
 
 def usd_per_step(gradients: float, nodes: int, zones: int) -> float:
-    """Return US dollars for the all-reduce of a step in which so many GB of gradients are exchanged
-    by a ring of nodes that are in so many zones.
+    """Return the US dollars that the all-reduce of a step costs.
+
+    In it, so many GB of `gradients` are exchanged by a ring of `nodes` that are in so many `zones`.
 
     Each node sends 2 (nodes - 1) / nodes of them to the next one. As many of these ways lead into
     another zone as there are zones.
@@ -22,8 +23,9 @@ def usd_per_step(gradients: float, nodes: int, zones: int) -> float:
 
 
 def warnings(nodes: int, zones: int, *, efa: bool) -> Iterator[str]:
-    """Yield what is to be known of a job that is spread over zones, with so many nodes; `efa`:
-    whether these have EFA.
+    """Yield what is to be known of a job that is spread over zones.
+
+    The job has so many `nodes`; `efa` says whether these have EFA.
     """
     crossed = min(zones, nodes)
     if crossed < 2:

@@ -15,8 +15,9 @@ from spotelastic.model.job import JobSpec
 
 
 def connect(aws: Aws, spec: JobSpec, bucket: str, calls: CallCount | None = None) -> Cloud:
-    """Return what the cluster of this job is in. On-demand prices are looked up beside. `calls`
-    has counted the calls so far.
+    """Return what the cluster of this job is in.
+
+    On-demand prices are looked up beside. `calls` has counted the calls so far.
     """
     calls = calls or CallCount(aws)
     listed = PriceList(aws)

@@ -38,8 +38,9 @@ class _Moment:
 
 @contextmanager
 def _noted(unreadable: list[UnusableAnswer]) -> Iterator[None]:
-    """Note an answer that cannot be used, and go on with the next question. A service that does not
-    answer at all is not asked further.
+    """Note an answer that cannot be used, and go on with the next question.
+
+    A service that does not answer at all is not asked further.
     """
     try:
         yield

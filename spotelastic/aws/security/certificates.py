@@ -1,5 +1,6 @@
-"""Creates, renews and stores a cluster's certificates: its authority, etcd members and worker
-nodes.
+"""Creates, renews and stores a cluster's certificates.
+
+They are those of its authority, of etcd members and of worker nodes.
 
 Each is a SecureString parameter that one role may read (`names.py`, the template's policies):
 

@@ -39,8 +39,9 @@ def parameter(cluster: str, demands: AccountDemands) -> dict[str, Any]:
 
 
 def path(cluster: str, use: Use = "secrets") -> str:
-    """Return the folder of the secrets. Workers may read what is below `worker`, and control nodes
-    what is below `control`.
+    """Return the folder of the secrets.
+
+    Workers may read what is below `worker`, and control nodes what is below `control`.
     """
     role = "control" if use == "notify" else "worker"
     return f"/spotelastic/{cluster}/{role}/{use}/"

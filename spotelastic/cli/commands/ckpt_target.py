@@ -1,5 +1,6 @@
-"""Finds the storage and checkpoint that an argument of `ckpt` names, by folder, URL or cluster
-name.
+"""Finds the storage and checkpoint that an argument of `ckpt` names.
+
+The argument is a folder, a URL or a cluster's name.
 """
 
 import re

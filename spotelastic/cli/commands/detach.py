@@ -1,5 +1,6 @@
-"""Keeps a cluster running when the command that shows or changes it ends, and tells the user how to
-return.
+"""Keeps a cluster running when the command that shows or changes it ends.
+
+It tells the user how to return.
 """
 
 from collections.abc import Callable, Iterator

@@ -195,8 +195,10 @@ def down(
 
 
 def _is_settled_here(name: str, where: bool | None, *, delete: bool, yes: bool) -> bool:
-    """Delete what a local cluster has left that ended with the local cloud, or tell of it; return
-    False if that is not meant. `yes`: nothing is asked.
+    """Delete what a local cluster that ended has left, or tell of it.
+
+    Such a cluster has ended with the local cloud. Return False if no such cluster is meant. `yes`:
+    nothing is asked.
     """
     from spotelastic.client.targets import local_data
     from spotelastic.client.targets.find import left_here
@@ -214,8 +216,9 @@ def _is_settled_here(name: str, where: bool | None, *, delete: bool, yes: bool) 
 
 
 def _is_gone(target: "ClusterTarget", name: str) -> bool:
-    """Tell what deletes the data of a cluster that was taken down before; return False if there is
-    no such cluster.
+    """Tell what deletes the data of a cluster that was taken down before.
+
+    Return False if there is no such cluster.
     """
     if name in target.names():
         return False

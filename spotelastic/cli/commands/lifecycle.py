@@ -1,6 +1,4 @@
-"""Defines the commands that change a running job: `stop`, `restart`, `scale` and
-`move`.
-"""
+"""Defines the commands that change a running job: `stop`, `restart`, `scale` and `move`."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated

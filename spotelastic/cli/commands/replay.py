@@ -1,5 +1,6 @@
-"""Defines the command `replay`, which simulates a job on a recorded spot trace before money is
-spent.
+"""Defines the command `replay`, which simulates a job on a recorded spot trace.
+
+The simulation comes before money is spent.
 """
 
 import math

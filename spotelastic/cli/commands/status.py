@@ -1,5 +1,6 @@
-"""Defines the commands that show a cluster: `ls`, `status`, `logs`, `events`, `report`,
-`dashboard`.
+"""Defines the commands that show a cluster.
+
+They are `ls`, `status`, `logs`, `events`, `report` and `dashboard`.
 """
 
 from functools import partial
@@ -242,8 +243,9 @@ def dashboard(
     where: Where = None,
     region: Region = None,
 ) -> None:
-    """Show clusters in a browser on this machine, until Ctrl-C, also those that
-    have ended in the last 14 days.
+    """Show clusters in a browser on this machine, until Ctrl-C.
+
+    Clusters that have ended in the last 14 days are shown as well.
 
     For each: loss curve with every interruption, speed, nodes and cost over
     time, checkpoints, logs and events. Buttons do what `interrupt`, `scale`, `stop`,

@@ -45,8 +45,9 @@ NUMBERS = tuple(
 
 
 def console() -> Console:
-    """Return a console for stdout: wide enough for any table in a pipe, the terminal's width
-    otherwise.
+    """Return a console for stdout.
+
+    It is wide enough for any table in a pipe, and as wide as the terminal otherwise.
 
     Markup is off: the texts come from outside, and an error message may hold brackets.
     """
@@ -68,8 +69,10 @@ def json_line(value: object) -> str:
 def whole_status(
     status: Status, regions: RegionsRecord | None, now: float | None = None
 ) -> dict[str, object]:
-    """Return the status for programs, with how far the job is, what is wrong, and what a job that
-    moves by itself knows of its regions.
+    """Return the status for programs.
+
+    It also tells how far the job is, what is wrong, and what a job that moves by itself knows of
+    its regions.
     """
     now = wall() if now is None else now
     more = {
@@ -168,8 +171,9 @@ def told_loss(status: Status) -> str:
 
 
 def status_table(status: Status, regions: RegionsRecord | None = None) -> RenderableType:
-    """Return the job, why its round began (or how it ended), its regions, and its nodes, if it has
-    any.
+    """Return the job, why its round began (or how it ended), its regions and its nodes.
+
+    Nodes are left out if the job has none.
     """
     now = wall()
     parts: list[RenderableType] = [headline(status), Text(status_line(status))]
@@ -185,8 +189,9 @@ def status_table(status: Status, regions: RegionsRecord | None = None) -> Render
 
 
 def headline(status: Status) -> Text:
-    """Return the job's name, its state, and why its round began or how it ended: the error first,
-    then its traceback.
+    """Return the job's name, its state, and why its round began or how it ended.
+
+    The error comes first, then its traceback.
     """
     state = f"{status.state}, " if status.round or status.state in ENDED else ""
     why = "\n".join(filter(None, (status.error, status.reason)))
@@ -194,8 +199,9 @@ def headline(status: Status) -> Text:
 
 
 def notes(status: Status, now: float) -> list[Text]:
-    """Return what else there is to know about the job: a text for each, the worst that is wrong
-    first, with what to do about it.
+    """Return what else there is to know about the job, as a text for each thing.
+
+    The worst that is wrong comes first, with what to do about it.
     """
     lines: list[Text] = []
     for number, each in enumerate(headlines(status, now)):
@@ -341,8 +347,9 @@ def event_row(event: Event) -> Table:
 
 
 def events_table(events: Sequence[Event], *, every: bool = False) -> RenderableType:
-    """Return the table of events; unless `every` one is wanted, with one row for what is routine
-    and follows each other.
+    """Return the table of events.
+
+    Routine events that follow each other have one row, unless `every` one is wanted.
     """
     now = wall()
     table = table_of(f"time ({words.zone(now)})", "event", "what happened")
@@ -431,8 +438,10 @@ def _interruptions_table(interruptions: Sequence[Interruption]) -> Fitting:
 
 
 def _stacked(cells: Sequence[str]) -> tuple[str, ...]:
-    """Put cells below others, for a narrow table: the node below the kind, the repeated steps below
-    the pause, the cost below the time, and the delay below who has told.
+    """Put cells below others, for a narrow table.
+
+    The node is below the kind, the repeated steps below the pause, the cost below the time, and the
+    delay below who has told.
     """
     kind, at, pause, again, cost, node, resumed, stored, teller, after = cells
     below = f"{kind}\n{node}", f"{at}\n{cost}", f"{pause}\n{again}"

@@ -69,8 +69,10 @@ class Adapted:
         return "".join(lines)
 
     def as_told(self, backup: Path | None, rehearsed: Sequence[str] = ()) -> dict[str, object]:
-        """Return what programs are told. `backup`: where the former script is kept, if it was
-        changed; `rehearsed`: what its rehearsal said.
+        """Return what programs are told.
+
+        `backup`: where the former script is kept, if it was changed; `rehearsed`: what its
+        rehearsal said.
         """
         return {
             "script": self.name,
@@ -126,8 +128,10 @@ def _encoding(data: bytes) -> str:
 def write(
     made: Adapted, path: Path, rehearse: Callable[[Path], Sequence[str]] = lambda script: ()
 ) -> tuple[Path, Sequence[str]]:
-    """Write the changed script. Return where the former one is kept, and what is told of the
-    changed one when it is rehearsed: `rehearse` is given its path. Raises `UsageError`.
+    """Write the changed script.
+
+    Return where the former one is kept, and what is told of the changed one when it is rehearsed:
+    `rehearse` is given its path. Raises `UsageError`.
     """
     backup = path.with_name(f"{path.name}.orig")
     try:

@@ -90,8 +90,9 @@ class Source:
         return found[0] if len(found) == 1 else None
 
     def values(self, name: str, scope: ast.AST) -> Sequence[ast.expr | None]:
-        """Return what a name is set to in a function, else in the module; None for what is not
-        seen.
+        """Return what a name is set to in a function, else in the module.
+
+        None stands for what is not seen.
         """
         for place in (scope, self.tree):
             found = [value for each, value in written(place, name) if self.scope(each) is place]

@@ -46,8 +46,9 @@ class PreparedUp:
         return plan.planned(self.job, self.found, known, secret, self.regions, here)
 
     def changed_secrets(self) -> Collection[str]:
-        """Return the secrets, and the receivers of notifications, that the known cluster lacks, or
-        has with another value.
+        """Return the secrets and the notifications' receivers that differ in the known cluster.
+
+        The cluster lacks them, or has them with another value.
         """
         if self.known is None:
             return ()

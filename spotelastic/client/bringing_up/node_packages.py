@@ -1,5 +1,7 @@
-"""Tells which packages a job's nodes have: spotelastic's own, those of the machine image, and those
-that the folder's list names. Nothing is installed, and no index is asked.
+"""Tells which packages a job's nodes have.
+
+These are spotelastic's own, those of the machine image, and those that the folder's list names.
+Nothing is installed, and no index is asked.
 """
 
 import re
@@ -85,8 +87,10 @@ def normal(name: str) -> str:
 
 
 def _with_needs(names: Collection[str]) -> tuple[set[str], bool]:
-    """Return packages with all that they need, and whether each of them is installed here, which
-    tells that.
+    """Return packages with all that they need, and whether all of that is known.
+
+    It is known if each of the packages is installed here, because the installation tells what they
+    need.
     """
     found, left, known = {*names}, [*names], True
     for name in left:  # which grows

@@ -27,8 +27,9 @@ from spotelastic.model.job import JobSpec
 def ensure(
     home: CloudTarget, job: ValidatedJob, wanted: ClusterSpec, record: ClusterRecord, say: Say
 ) -> None:
-    """Make or change the clusters that sleep. `wanted` is the one in which the job is, `record` is
-    that as it was made.
+    """Make or change the clusters that sleep.
+
+    `wanted` is the one in which the job is, `record` is that as it was made.
     """
     for region in other_regions(record.spec, home.aws.region):
         at = home.in_region(region)

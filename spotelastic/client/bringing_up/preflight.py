@@ -1,5 +1,6 @@
-"""Finds the cluster or earlier run that `up` would continue, and refuses conflicts, before anything
-is made.
+"""Finds the cluster or earlier run that `up` would continue, and refuses conflicts.
+
+It does so before anything is made.
 """
 
 from collections.abc import Iterator

@@ -1,5 +1,7 @@
-"""Reads a job's script before money and time are spent on it, and says what it will miss on nodes:
-packages, files, a Checkpointer.
+"""Reads a job's script, and says what it will miss on nodes.
+
+It does so before money and time are spent on the script. What is missed may be packages, files, or
+a Checkpointer.
 
 The script and the modules of its folder that it imports are parsed, never run. What cannot be told
 from the text is passed over: these are hints, and none of them refuses a job.
@@ -36,8 +38,9 @@ MADE_OF_PATHS = METHODS | {"Path", "join", "str", "abspath", "realpath", "dirnam
 
 
 def findings(job: ValidatedJob) -> tuple[str, ...]:
-    """Return what the script of a job will miss, one line each; nothing for code that is no folder
-    of this machine.
+    """Return what the script of a job will miss, one line each.
+
+    Empty for code that is not a folder of this machine.
     """
     if not job.archive.names:
         return ()
@@ -59,8 +62,9 @@ def findings(job: ValidatedJob) -> tuple[str, ...]:
 
 
 def with_virtual_ranks(job: ValidatedJob) -> ValidatedJob:
-    """Return the job with what its script's text says of virtual ranks: with them its nodes may be
-    of unlike types.
+    """Return the job with what its script's text says of virtual ranks.
+
+    With them its nodes may be of unlike types.
     """
     if not job.archive.names:
         return job
@@ -94,8 +98,10 @@ def _code(folder: Path, script: str, names: frozenset[str]) -> Iterator[Source]:
 
 
 def _imports(source: Source) -> Iterator[tuple[ast.stmt, str]]:
-    """Yield the modules that are imported whatever happens: not in an `if`, a `try` or a `with`,
-    by which a script does without them.
+    """Yield the modules that are imported whatever happens.
+
+    Imports in an `if`, a `try` or a `with` are left out, because a script can do without these
+    modules.
     """
     for each in nodes(source.tree, ast.Import, ast.ImportFrom):
         kinds = ast.If | ast.Try | ast.With

@@ -1,5 +1,6 @@
-"""Parses the flags that limit what may be bought for a job: on-demand nodes, prices, cost,
-deadline.
+"""Parses the flags that limit what may be bought for a job.
+
+They concern on-demand nodes, prices, cost and the deadline.
 """
 
 import math
@@ -34,8 +35,9 @@ def with_deadline(capacity: Capacity, within: float | None, now: float) -> Capac
 
 
 def keep_deadline(asked: Capacity, known: Capacity) -> Capacity:
-    """Return the requested capacity with the deadline of the running job, if the same time is given
-    again.
+    """Return the requested capacity, with the deadline of the running job if it is kept.
+
+    The deadline is kept if the same time is given again.
 
     Repeating the command must not move the deadline: the time began when it was first given.
     """

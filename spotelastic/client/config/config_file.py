@@ -1,5 +1,6 @@
-"""Reads `spotelastic.toml` and the `SPOTELASTIC_*` variables, which give default values for the
-flags of `up`.
+"""Reads `spotelastic.toml` and the `SPOTELASTIC_*` variables.
+
+These give default values for the flags of `up`.
 
 The keys are the names of the flags, which are the fields of `JobConfig`. A flag on the command line
 wins over its variable, and the variable over the file.

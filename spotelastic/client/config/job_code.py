@@ -1,5 +1,6 @@
-"""Where a job's code comes from: a folder that is shipped to the nodes, or a place that they reach
-by themselves.
+"""Where a job's code comes from.
+
+It is a folder that is shipped to the nodes, or a place that they reach by themselves.
 """
 
 from dataclasses import dataclass

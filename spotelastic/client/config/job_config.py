@@ -148,8 +148,10 @@ class JobConfig(  # whose signature begins with the last of these
 
     @classmethod
     def load(cls, folder: str | Path = ".", **given: Any) -> Self:
-        """Return the job that `spotelastic up` would start in `folder`: its `spotelastic.toml`, the
-        `SPOTELASTIC_*` variables, and the fields in `given`, which win over both.
+        """Return the job that `spotelastic up` would start in `folder`.
+
+        Its fields come from `spotelastic.toml` there, from the `SPOTELASTIC_*` variables, and from
+        `given`, which wins over both.
         """
         from spotelastic.client.config import config_file
 

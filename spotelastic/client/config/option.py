@@ -1,5 +1,6 @@
-"""Describes a field of `JobConfig`: its flag, key and variable, the values that it takes, and when
-it takes effect.
+"""Describes a field of `JobConfig`.
+
+That is its flag, key and variable, the values that it takes, and when it takes effect.
 
 `option` declares a field, `config_fields` lists those of a class. The flags of `up`, the reading of
 `spotelastic.toml`, its JSON schema, the reference page and the list of what an `up` changes are all
@@ -124,8 +125,10 @@ class ConfigField:
         return found
 
     def read_entry(self, value: Any) -> Any:
-        """Return the value of a key of `spotelastic.toml`, which has types of its own: 3 is no
-        text, and "yes" neither true nor false. Raises `ValueError` that says what is wrong.
+        """Return the value of a key of `spotelastic.toml`.
+
+        The file has types of its own: 3 is no text, and "yes" is neither true nor false. Raises
+        `ValueError` that says what is wrong.
         """
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         match self.kind:

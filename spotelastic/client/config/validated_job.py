@@ -1,5 +1,6 @@
-"""Checks a `JobConfig` for everything that can be known to be wrong before anything starts, and
-turns it into the job that the cluster is to have.
+"""Checks a `JobConfig`, and turns it into the job that the cluster is to have.
+
+It checks everything that can be known to be wrong before anything starts.
 """
 
 import os
@@ -71,8 +72,10 @@ class ValidatedJob:
         return self.spec.cluster
 
     def beside(self, known: JobSpec) -> "ValidatedJob":
-        """Return the job as it changes a cluster that is up: with its network and its lease, its
-        types unless others are named, and its deadline if the same time is given again.
+        """Return the job as it changes a cluster that is up.
+
+        It keeps the cluster's network and lease, its types unless others are named, and its
+        deadline if the same time is given again.
 
         Raises `UsageError` for another lease: nodes that train hold theirs until they end.
         """
@@ -113,8 +116,9 @@ class ValidatedJob:
                 )
 
     def cluster(self, found: Survey) -> ClusterSpec:
-        """Return the cluster that has the job on the nodes that the survey has chosen, with etcd as
-        part of its machine images and the default network.
+        """Return the cluster that has the job on the nodes that the survey has chosen.
+
+        etcd is part of its machine images, and it has the default network.
         """
         settings = self.spec.settings
         by_type = {kind.name: kind.workers for kind in found.types}

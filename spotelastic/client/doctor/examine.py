@@ -97,8 +97,9 @@ def _asking(needs: Needs, check: str, look: Callable[[Aws], Verdict]) -> Look:
 
 
 def _account(needs: Needs) -> Aws | None:
-    """Return the account; None without credentials. Threads must not make a client together, so
-    that each look has its own.
+    """Return the account; None without credentials.
+
+    Threads must not make a client together, so that each look has its own.
     """
     with calling("find AWS credentials"):
         if not has_credentials():

@@ -95,8 +95,9 @@ def python(
 
 
 def torch_facts(within: float = TORCH_WITHIN) -> TorchFacts | None:
-    """Ask torch; None if it is not installed. Raises `EnvironmentFailure` if it does not load, and
-    `SlowTorch` if it has not loaded in time.
+    """Ask torch; None if it is not installed.
+
+    Raises `EnvironmentFailure` if it does not load, and `SlowTorch` if it has not loaded in time.
     """
     if importlib.util.find_spec("torch") is None:
         return None
@@ -136,8 +137,9 @@ def driver_facts(program: str = "nvidia-smi", within: float = DRIVER_WITHIN) -> 
 
 
 def judge_torch(facts: TorchFacts | None, *, needed: bool, gpus: int) -> Verdict:
-    """Judge torch. `gpus`: how many the driver has found; `needed`: whether training is asked for
-    here.
+    """Judge torch.
+
+    `gpus`: how many the driver has found; `needed`: whether training is asked for here.
     """
     if facts is None:
         state: FindingState = "missing" if needed else "note"

@@ -1,5 +1,6 @@
-"""The archive of a dump: files without secrets, and an index that says what is there and what is
-missing.
+"""The archive of a dump: files without secrets, and an index.
+
+The index says what is there and what is missing.
 """
 
 import io

@@ -27,8 +27,9 @@ OF_SPOT = frozenset({InterruptionKind.SPOT_INTERRUPTION, InterruptionKind.REBALA
 
 
 def kind_named(word: object) -> InterruptionKind | None:
-    """Return the kind that a word on the command line or in a plan means; None: it cannot be
-    caused.
+    """Return the kind that a word on the command line or in a plan means.
+
+    None if that cannot be caused.
     """
     if not isinstance(word, str):
         return None

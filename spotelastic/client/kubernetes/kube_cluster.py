@@ -60,8 +60,9 @@ class KubeCluster:
         queues.send(self.api, self.name, msgspec.json.encode(command))
 
     def change(self, how: Callable[[JobSpec], JobSpec], archive: bytes = b"") -> JobSpec:
-        """Change the stored description of the job, and its ElasticJob; `archive` is its code, if
-        that is new.
+        """Change the stored description of the job, and its ElasticJob.
+
+        `archive` is its code, if that is new.
         """
         after = how(self.spec)
         within = after.capacity.within

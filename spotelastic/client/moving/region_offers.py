@@ -29,8 +29,9 @@ def given(status: Status) -> int:
 
 
 def promised(score: int | None, low: int, high: int, types: int = MEANINGFUL) -> int | None:
-    """Return how many nodes a region with that placement score gives to a job of so many types
-    (pure).
+    """Return how many nodes a region gives to a job of so many types (pure).
+
+    The region's placement score is `score`.
 
     AWS asks to take scores as advice. So they decide in three steps, and a region without one is
     one of which nothing is known: None. Of few types, a low score says nothing.
@@ -41,8 +42,9 @@ def promised(score: int | None, low: int, high: int, types: int = MEANINGFUL) ->
 
 
 class RegionMarket:
-    """Prices and placement scores of regions. Scores are kept for a while: AWS limits how many
-    configurations can be asked a day.
+    """Prices and placement scores of regions.
+
+    Scores are kept for a while: AWS limits how many configurations can be asked a day.
     """
 
     def __init__(self, of: Of, home: str, clock: Clock = steady) -> None:

@@ -1,5 +1,6 @@
-"""Carries out an `up --kube`: applies the job as an ElasticJob, and waits until its operator has
-made the cluster of it, or has changed it.
+"""Carries out an `up --kube`.
+
+It applies the job as an ElasticJob, and waits until the operator has made or changed its cluster.
 
 What the user needs rights for is the resource, and ConfigMaps and a Secret beside it; the operator
 makes the rest. An interrupted `up` can be repeated at any point.
@@ -146,8 +147,9 @@ def _applied(api: KubeApi, job: KubeJob, say: Say) -> KubeCluster:
 
 
 def _written(api: KubeApi, made: Manifest, *, overwrite: bool = True) -> Manifest:
-    """Create the resource, or give the one that is there the same content; its operator may write
-    its status at the same time.
+    """Create the resource, or give the one that is there the same content.
+
+    Its operator may write its status at the same time.
     """
     for _ in range(TRIES):
         try:

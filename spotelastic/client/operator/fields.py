@@ -1,5 +1,6 @@
-"""Lists the fields of an `ElasticJob`'s specification: the options of `up --kube` that make sense
-in a resource, in the spelling of Kubernetes (pure).
+"""Lists the fields of an `ElasticJob`'s specification (pure).
+
+They are the options of `up --kube` that make sense in a resource, in the spelling of Kubernetes.
 """
 
 import re

@@ -85,8 +85,9 @@ class JobResource:
 
 
 def wanted(its: JobResource, files: Mapping[str, bytes], image: str) -> KubeJob:
-    """Return the job that a resource asks for. `files` are those of its `code_map`, and `image` is
-    the control pod's.
+    """Return the job that a resource asks for.
+
+    `files` are those of its `code_map`, and `image` is the control pod's.
 
     Raises `UsageError`.
     """

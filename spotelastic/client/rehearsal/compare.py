@@ -125,16 +125,19 @@ def differences(
 
 
 def apart(plain: StepRecord, other: StepRecord, step: int) -> float | None:
-    """Return how far two runs are apart after a step: a share of what training has changed until
-    then. None where one of them has not made it.
+    """Return how far two runs are apart after a step.
+
+    It is a share of what training has changed until then. None where one of them has not made the
+    step.
     """
     begin, ours, theirs = (_first(r, s) for r, s in ((plain, 1), (plain, step), (other, step)))
     return _gap(begin, ours, theirs) if begin and ours and theirs else None
 
 
 def tolerance(plain: StepRecord, other: StepRecord) -> float | None:
-    """Return how far a run whose ranks change may be apart from the plain one; None where what the
-    script computes depends on the number of ranks.
+    """Return how far a run whose ranks change may be apart from the plain one.
+
+    None where what the script computes depends on the number of ranks.
     """
     gaps = [apart(plain, other, line.step) for line in plain.steps if line.rank == 0]
     known = [gap for gap in gaps if gap is not None]
@@ -292,8 +295,9 @@ def _shown(line: RecordedLine, name: str) -> str:
 
 
 def _is_restored(name: str, line: RecordedLine) -> bool:
-    """Return whether something is there right after a restore. Objects of libraries may take up
-    their values later, with the next step.
+    """Return whether something is there right after a restore.
+
+    Objects of libraries may take up their values later, with the next step.
     """
     is_tensor = len(line.digests.get(name, "")) > _HASH
     return name.startswith(_RANDOM) or (is_state(name) and is_tensor)

@@ -182,8 +182,9 @@ class Nodes:
 
 
 def failure(nodes: Sequence[RehearsalNode], workdir: Path) -> str:
-    """Return how the script failed on these nodes, in its own words and with the place; empty if it
-    did not. Places are told relative to the folder in which it ran.
+    """Return how the script failed on these nodes, in its own words and with the place.
+
+    Empty if it did not fail. Places are told relative to the folder in which it ran.
     """
     for node in nodes:
         if node.code not in (None, 0):

@@ -112,8 +112,10 @@ class AccountClusters:
         return self._gone(name)
 
     def ended(self, since: float) -> tuple[ClusterSummary, ...]:
-        """Return a summary of every cluster that is gone and was seen last since then (in epoch
-        seconds), by what it has left in the configured and the shared bucket.
+        """Return a summary of every cluster that is gone and was seen last since then.
+
+        `since` is in epoch seconds. The clusters are known by what they have left in the configured
+        and the shared bucket.
         """
         buckets = dict.fromkeys(filter(None, (configured("bucket"), self.bucket)))
         left = {name for bucket in buckets for name in clusters_in(self.aws, bucket)}
@@ -125,8 +127,9 @@ class AccountClusters:
         return tuple(its for its in self._ended.values() if its is not None and its.at >= since)
 
     def _last_of(self, name: str) -> ClusterSummary | None:
-        """Return what a cluster that is gone has left as a row; None if it has left no job, or one
-        that cannot be read.
+        """Return what a cluster that is gone has left, as a row.
+
+        None if it has left no job, or one that cannot be read.
         """
         try:
             its = self._gone(name)
@@ -325,8 +328,9 @@ def configured(key: str) -> str | None:
 
 
 def _check_quota(aws: Aws, spec: JobSpec, high: int, say: Callable[[str], None]) -> None:
-    """Raise `UsageError` if no instance type of the cluster fits the account's quota that many
-    times.
+    """Raise `UsageError` if the account's quota is too small for each type of the cluster.
+
+    It is too small for a type if that many instances of it do not fit.
     """
     spot = spec.worker_group != Names(spec.cluster).on_demand
     wanted = high - spec.capacity.base if spot else high

@@ -38,8 +38,9 @@ class ClusterTarget(Protocol):
         """Return a summary of every cluster."""
 
     def ended(self, since: float) -> tuple[ClusterSummary, ...]:
-        """Return a summary of every cluster that is gone, is not in the listing, and was seen last
-        since then (in epoch seconds).
+        """Return a summary of every cluster that is gone and was seen last since then.
+
+        `since` is in epoch seconds. Clusters in the listing are left out.
         """
 
     def known(self, name: str) -> ShownCluster | None:
@@ -83,8 +84,10 @@ class ClusterTarget(Protocol):
         """Raise `UsageError` for an interruption that this cloud can cause of no node at all."""
 
     def control_failure(self, name: str, waited: float) -> str:
-        """Return why the control nodes of a new cluster will not come; empty while they may, and
-        where nobody knows. `waited`: seconds since they were asked for.
+        """Return why the control nodes of a new cluster will not come.
+
+        Empty while they may still come, and where nobody knows. `waited`: seconds since they were
+        asked for.
         """
 
     def note_worked(self, cluster: ShownCluster) -> None:
@@ -116,8 +119,9 @@ class ClusterTarget(Protocol):
         """Take a cluster down, whoever uses it; without a name the only one there is."""
 
     def data_of(self, cluster: ShownCluster) -> tuple[str, str]:
-        """Return the run whose checkpoints `down` can delete, and their URL. Raises `UsageError`
-        where it cannot.
+        """Return the run whose checkpoints `down` can delete, and their URL.
+
+        Raises `UsageError` where it cannot.
         """
 
     def remove_network(self, say: Say) -> None:

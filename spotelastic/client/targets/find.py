@@ -36,8 +36,10 @@ def find(where: Place, region: str | None, note: Say) -> ClusterTarget:
 
 
 def looked_at(where: Place, region: str | None, note: Say) -> ClusterTarget:
-    """Return what `find` does; where no local cloud runs, and nothing else is meant, what local
-    clusters have left on this machine. Raises `UsageError` if there is none.
+    """Return what `find` does, or else what local clusters have left on this machine.
+
+    The latter is returned where no local cloud runs, and nothing else is meant. Raises `UsageError`
+    if there is none.
     """
     try:
         return find(where, region, note)
@@ -55,8 +57,9 @@ def here_now() -> ClusterTarget:
 
 
 def goes_on_by(at: ClusterTarget, cluster: ShownCluster) -> str:
-    """Return the command by which the job of a cluster that is gone goes on, without what else
-    was given to it: that may hold secrets.
+    """Return the command by which the job of a cluster that is gone goes on.
+
+    What else was given to the command is left out, because it may hold secrets.
     """
     its = at.arguments_of(cluster.name) + (" --local" if isinstance(at, LocalTarget) else "")
     return f"spotelastic up --name {its} … {shlex.quote(cluster.spec.script)} …"
@@ -189,8 +192,9 @@ def found(
 
 
 def left_target(name: str, where: Place) -> LeftTarget | None:
-    """Return what the local cluster of that name has left on this machine; None if a local cloud
-    runs, if `where` means another place, or if there is nothing.
+    """Return what the local cluster of that name has left on this machine.
+
+    None if a local cloud runs, if `where` means another place, or if there is nothing.
     """
     if where is False or isinstance(where, KubePlace) or cloud.find() is not None:
         return None

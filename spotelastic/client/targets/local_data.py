@@ -56,8 +56,9 @@ class KeptCluster:
 
 
 def committed(latest: bytes) -> int | None:
-    """Return the step that the object LATEST names; None if nothing is committed, or if the run
-    was moved elsewhere.
+    """Return the step that the object LATEST names.
+
+    None if nothing is committed, or if the run was moved elsewhere.
     """
     try:
         found = decoded(latest)

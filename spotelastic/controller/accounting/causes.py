@@ -44,8 +44,10 @@ class Trouble:
 def troubles(
     transition: Transition, rounds: Sequence[Round], events: Sequence[Event]
 ) -> list[Trouble]:
-    """Return what happened in one transition, at most once for each node: those that went for a
-    reason of their own, those whose worker was killed, else what failed first.
+    """Return what happened in one transition, at most once for each node.
+
+    That is the nodes that went for a reason of their own and those whose worker was killed, else
+    what failed first.
     """
     causes = {round.cause for round in transition.rounds}
     if causes == {"settings"}:
@@ -96,8 +98,10 @@ class _Failures:
         self._named = named
 
     def unexplained(self) -> list[Trouble]:
-        """Return what is known where only peers have told of a failure, and all are still there:
-        the node that a round names and that told of no peer, or the only one that told nothing.
+        """Return what is known of a failure that only peers have told of.
+
+        After it, all nodes are still there. Its node is the one that a round names and that told of
+        no peer, or the only one that told nothing.
         """
         if not self._told and not self._named:
             return []  # a node was lost that was yet to train
@@ -114,8 +118,9 @@ class _Failures:
 def _members(
     transition: Transition, rounds: Sequence[Round], events: Sequence[Event]
 ) -> Iterator[tuple[Member, list[Event]]]:
-    """Yield each member of an ended round, with what was told of it while it was there, or of its
-    end.
+    """Yield each member of an ended round, with what was told of it.
+
+    That was told while the member was there, or of its end.
     """
     final_at = _final_at(transition)
     by_node = defaultdict[str, list[Event]](list)
@@ -149,8 +154,9 @@ def _concerns(event: Event, member: Member, round: Round, transition: Transition
 def _why_gone(
     member: Member, transition: Transition, told: Sequence[Event], *, is_fallen: bool
 ) -> InterruptionKind | None:
-    """Return why a member is not in the round after, or was not for a while; None: nothing is
-    known.
+    """Return why a member is not in the round after, or was not for a while.
+
+    None if nothing is known.
 
     A node that had a notice counts as noticed even if it was killed while still needed. AWS reports
     a node that its group was told to end in the same way, but without a warning. A node that only
@@ -177,9 +183,7 @@ def _why_gone(
 
 
 def kind_told(told: Sequence[Event]) -> InterruptionKind | None:
-    """Return the kind of interruption that the observers of a node report; None: they report
-    none.
-    """
+    """Return the kind of interruption that observers of a node report; None: they report none."""
     notices = [*accounts_of(told, "notice"), *accounts_of(told, UNHEALTHY)]
     if notices:
         kinds = [
@@ -199,8 +203,9 @@ def kind_told(told: Sequence[Event]) -> InterruptionKind | None:
 def _trouble(
     kind: InterruptionKind, node: str, accounts: Sequence[Event], left_at: float
 ) -> Trouble:
-    """Return why a node went. A lease tells of a loss late: it had happened when the others went
-    on without the node.
+    """Return why a node went.
+
+    A lease tells of a loss late: it had happened when the others went on without the node.
     """
     if not accounts:
         return Trouble(kind, node, left_at, None)

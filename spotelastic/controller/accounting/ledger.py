@@ -66,8 +66,9 @@ def report(
     now: float,
     prices_of: str = "",
 ) -> Report:
-    """Return the report of a job up to `now`, finished or not. `prices_of` is the date of its
-    on-demand prices.
+    """Return the report of a job up to `now`, finished or not.
+
+    `prices_of` is the date of its on-demand prices.
     """
     points = sorted(points, key=moment)
     workers, spent = [item for item in usage if item.role == "worker"], split(usage, now)
@@ -128,8 +129,10 @@ def _priced(
     ordinary: float,
     usage: Sequence[Usage],
 ) -> list[Interruption]:
-    """Return the rows with their price: all workers billed during the pause, and the nodes that
-    repeat the lost steps. Steps are lost once: the most severe interruption accounts for them.
+    """Return the rows with their price.
+
+    It is that of all workers billed during the pause, and of the nodes that repeat the lost steps.
+    Steps are lost once: the most severe interruption accounts for them.
     """
     saved = transition.saved_step
     lost = None if saved is None else max(0, transition.before.last - saved)
@@ -202,8 +205,9 @@ def _is_committed(transition: Transition, events: Sequence[Event]) -> bool | Non
 
 
 def _reached(runs: Sequence[Run]) -> int:
-    """Return the step that training is at. The last run may not have come as far as those before
-    it.
+    """Return the step that training is at.
+
+    The last run may not have come as far as those before it.
     """
     furthest = max((run.last for run in runs), default=0)
     return next((run.last for run in reversed(runs) if run.steps), furthest)
@@ -214,8 +218,9 @@ def _trained(runs: Sequence[Run]) -> set[str]:
 
 
 def _about_to_train(current: Round | None, job: Job) -> set[str]:
-    """Return the members of a round that still restores. What befalls them is a row once it has
-    executed a step.
+    """Return the members of a round that still restores.
+
+    What befalls them is a row once it has executed a step.
     """
     if current is None or job.state in ENDED:
         return set()
@@ -258,8 +263,9 @@ def _idle(events: Sequence[Event], known: Set[str], until: float) -> list[Interr
 def _outages(
     events: Sequence[Event], points: Sequence[Point], ordinary: float
 ) -> list[Interruption]:
-    """Return one row for each time that an etcd member was away. It moves no round and loses no
-    step.
+    """Return one row for each time that an etcd member was away.
+
+    It moves no round and loses no step.
     """
     rows = []
     for data, at, node in _distinct_outages(events):

@@ -73,8 +73,9 @@ def _is_idle(row: Interruption) -> bool:
 
 
 def _id(row: Interruption) -> str:
-    """Return the row's id. It holds the node's name: a node is taken once, while workers die and
-    etcd is away repeatedly.
+    """Return the row's id.
+
+    It holds the node's name: a node is taken once, while workers die and etcd is away repeatedly.
     """
     if row.kind is InterruptionKind.ETCD:
         return f"etcd {row.at:.0f}"

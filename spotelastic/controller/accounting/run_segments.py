@@ -41,23 +41,26 @@ class Run:
 
     @property
     def sent_back(self) -> bool:
-        """Whether it went on from an earlier commit, because of its script or a damaged
-        checkpoint.
+        """Whether it went on from an earlier commit.
+
+        Its script may have asked for that, or a checkpoint was damaged.
         """
         return self.start < self.round.resume.step
 
     @property
     def begins(self) -> bool:
-        """Whether a new life of the job begins with it. Its cause may differ, if a node was lost
-        before it started.
+        """Whether a new life of the job begins with it.
+
+        Its cause may differ, if a node was lost before it started.
         """
         return not self.round.parent
 
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """The time from one run to the next. `rounds` were proposed meanwhile, the next run's
-    included.
+    """The time from one run to the next.
+
+    `rounds` were proposed meanwhile, the next run's included.
     """
 
     before: Run
@@ -89,8 +92,9 @@ class Transition:
 def runs_of(
     history: Sequence[RoundRecord], current: Round | None, job: Job, points: Sequence[Point]
 ) -> list[Run]:
-    """Return a run for every round in order, the current one included. Gaps in the records are
-    filled from the steps.
+    """Return a run for every round in order, the current one included.
+
+    Gaps in the records are filled from the steps.
     """
     records = sorted(history, key=lambda record: record.round.number)
     runs = [_run_of_record(record, points) for record in records]
@@ -125,8 +129,9 @@ def _own_step(told: int, run: Run) -> int:
 
 
 def _with_what_was_resumed(run: Run, runs: Iterable[Run]) -> Run:
-    """Extend a run to the step that a later round resumed from: that step was executed, even if
-    unreported.
+    """Extend a run to the step that a later round resumed from.
+
+    That step was executed, even if it was not reported.
     """
     later = [each.round for each in runs if _goes_on_from(each.round.resume, run)]
     furthest = max(later, key=lambda round: round.resume.step, default=None)
@@ -147,8 +152,9 @@ def _goes_on_from(resume: Resume, run: Run) -> bool:
 
 
 def _run_from_points(round: Round, points: Sequence[Point], ended_at: float | None) -> Run:
-    """Return a round's run from its points, which are sorted by time: a long job has a million of
-    them.
+    """Return a round's run from its points.
+
+    The points are sorted by time, because a long job has a million of them.
     """
     first = bisect_right(points, round.started_at, key=moment)
     last = len(points) if ended_at is None else bisect_right(points, ended_at, key=moment)
@@ -212,9 +218,11 @@ def ordinary_step(points: Sequence[Point], runs: Sequence[Run]) -> float:
 
 
 def step_before(at: float, points: Sequence[Point], otherwise: float) -> float:
-    """Return the median seconds of the steps before a time, so that a pause is not charged for an
-    ordinary step, and does not change as the job becomes faster or slower. `points` are sorted by
-    time. `otherwise` is what is returned if there were no steps then.
+    """Return the median seconds of the steps before a time.
+
+    With it, a pause is not charged for an ordinary step, and does not change as the job becomes
+    faster or slower. `points` are sorted by time. `otherwise` is what is returned if there were no
+    steps then.
     """
     last = bisect_right(points, at, key=moment)
     gaps = _gaps(points[max(0, last - RECENT) : last])

@@ -115,16 +115,18 @@ def status(
 
 
 def _newest_reports(records: Records) -> Sequence[Progress]:
-    """Return the nodes' reports of the newest round of which there are any: when a round has just
-    begun, those of the one before.
+    """Return the nodes' reports of the newest round of which there are any.
+
+    When a round has just begun, they are those of the round before.
     """
     newest = max((each.round for each in records.progress.values()), default=0)
     return [each for each in records.progress.values() if each.round == newest]
 
 
 def _error(ended: Job | None) -> str:
-    """Return the error of a job that has failed, in one line: a message begins with it, and a
-    traceback ends with it.
+    """Return the error of a job that has failed, in one line.
+
+    It is the first line of a message, or the last line of a traceback.
     """
     failure = ended.failure if ended is not None else None
     if failure is None:
@@ -134,8 +136,9 @@ def _error(ended: Job | None) -> str:
 
 
 def _warnings(records: Records) -> Iterable[str]:
-    """Of what is announced for nodes, and of versions that do not understand each other; the first
-    ones of many.
+    """Yield what is announced for nodes, and versions that do not understand each other.
+
+    Of many, only the first ones are yielded.
     """
     yield from (
         notice.line
@@ -181,8 +184,9 @@ def _slow_replicas(records: Records) -> Iterable[str]:
 
 
 def _of_health(records: Records, now: float) -> Iterable[str]:
-    """Of nodes that fell ill lately, and of GPUs and networks that are not as they should be; the
-    last ones of many.
+    """Yield which nodes fell ill lately, and which GPUs and networks are at fault.
+
+    The latter are not as they should be. Of many, only the last ones are yielded.
     """
     ill = [e for e in records.events if e.kind == UNHEALTHY and now - e.at < ILL_SHOWN_FOR]
     odd = [
@@ -219,8 +223,10 @@ def _has_trained(round_: Round) -> bool:
 
 
 def reached(records: Records) -> int:
-    """Return the newest step that is known. A round that has just begun has reported none yet, and
-    a job that has failed says none at its end.
+    """Return the newest step that is known.
+
+    A round that has just begun has reported none yet, and a job that has failed says none at its
+    end.
     """
     job, round_ = records.job, records.round
     if job is not None and job.state in ENDED and job.final_step:
@@ -232,8 +238,9 @@ def reached(records: Records) -> int:
 
 
 def _quiet(records: Records) -> str:
-    """Return what the nodes of the round report of their silence: the first ones of many. A job
-    that has ended is silent.
+    """Return what the nodes of the round report of their silence: the first ones of many.
+
+    A job that has ended is silent.
     """
     job, round_ = records.job, records.round
     if (job is not None and job.state in ENDED) or round_ is None or round_.phase != "started":
@@ -250,8 +257,9 @@ def _slow(records: Records) -> Iterable[SlowNode]:
 
 
 def upload(records: Records, committed: int) -> Upload | None:
-    """Return the newest checkpoint on its way, summed over the nodes that still upload a part of
-    it.
+    """Return the newest checkpoint that is being uploaded.
+
+    It is summed over the nodes that still upload a part of it.
     """
     told = (p.upload for node, p in records.progress.items() if node in records.nodes)
     parts = [part for part in told if part is not None and part.step > committed]

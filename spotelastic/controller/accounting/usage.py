@@ -89,8 +89,9 @@ class Usage:
 
     @property
     def traffic(self) -> Money:
-        """What it has sent to other zones costs. Where its own price is not known, that is not
-        either.
+        """What it has sent to other zones costs.
+
+        Where its own price is not known, that is not either.
         """
         usd = TRAFFIC_USD / GB if self.rate else 0.0
         crossing = self.crossing if self.end is None else 0
@@ -160,8 +161,9 @@ def closed(bill: Bill, at: float) -> dict[str, Usage]:
 def with_traffic(
     bill: Bill, told: Iterable[Progress], training: Collection[str]
 ) -> dict[str, Usage]:
-    """Return the bill after nodes have told what they have sent. Who is not `training` sends
-    nothing now.
+    """Return the bill after nodes have told what they have sent.
+
+    Who is not `training` sends nothing now.
     """
     updated = dict(bill)
     for each in told:
@@ -277,8 +279,9 @@ def _opened(machine: Instance, prices: Prices, paid: Collection[str]) -> Usage:
 
 
 def _priced(item: Usage, machine: Instance, prices: Prices, now: float) -> Usage:
-    """Return the item at its spot price, once there is one, and as that changes: AWS charges the
-    same way.
+    """Return the item at its spot price, once there is one, and as that changes.
+
+    AWS charges the same way.
     """
     changes = item.provisional or (item.spot and machine.state not in GONE)
     spot = prices.spot(machine.type, machine.zone) if changes else 0.0

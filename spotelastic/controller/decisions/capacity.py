@@ -59,8 +59,10 @@ def held_back(settings: Settings, *, begun: bool) -> bool:
 
 
 def sizes(seen: Observation, now: float, policy: ControllerPolicy) -> tuple[Size, ...]:
-    """Return the size that each group should have. On-demand nodes are paid for first, as the job
-    needs them; spot is asked for what they cannot provide.
+    """Return the size that each group should have.
+
+    On-demand nodes are paid for first, as the job needs them; spot is asked for what they cannot
+    provide.
     """
     if seen.ended:
         stays = kept(seen, policy)
@@ -80,8 +82,9 @@ def sizes(seen: Observation, now: float, policy: ControllerPolicy) -> tuple[Size
 
 
 def _in_place(seen: Observation, policy: ControllerPolicy) -> int:
-    """Return how many spot nodes stay where reserved ones are asked for and not there yet: others
-    may have taken these, and each try would cost nodes that train.
+    """Return how many spot nodes stay while reserved ones are not there yet.
+
+    Others may have taken those, and each try would cost nodes that train.
     """
     if seen.group is None or seen.on_demand is None or not policy.capacity.reserved:
         return 0
@@ -100,8 +103,9 @@ def wanting(seen: Observation, policy: ControllerPolicy) -> int:
 
 
 def _spare(seen: Observation, policy: ControllerPolicy) -> int:
-    """Return the number of spare nodes: a job of fixed size needs one before an on-demand node is
-    given back.
+    """Return the number of spare nodes.
+
+    A job of fixed size needs one before an on-demand node is given back.
     """
     fixed = seen.desired == seen.least and not seen.hopeless
     return int(fixed and _held_for_spot(seen, policy))
@@ -148,8 +152,10 @@ def _reached(
     now: float,
     policy: ControllerPolicy,
 ) -> Size:
-    """Limits a group to its present members while it can get no more, and to what can be paid
-    beside what is `promised`, in US dollars an hour.
+    """Limits a group to the nodes that it can get and that can be paid for.
+
+    While it can get no more, these are its present members. They have to be paid beside what is
+    `promised`, in US dollars an hour.
     """
     there = group.staying
     if wanted <= there:
@@ -288,8 +294,9 @@ def _tell_of_cost(
 
 
 def _which(seen: Observation, kind: str, times: int) -> dict[str, object]:
-    """Return what identifies an event: it is the same while the job's life and the number of
-    earlier events are.
+    """Return what identifies an event.
+
+    It is the same while the job's life and the number of earlier events are the same.
     """
     life = seen.job.at if seen.job else 0.0
     return {"kind": kind, "incarnation": f"{life}-{times}"}
@@ -345,8 +352,9 @@ def change_sizes(seen: Observation, now: float, policy: ControllerPolicy) -> Ite
 
 
 def _resume(group: WorkerGroup, now: float) -> Iterator[Action]:
-    """Resumes a group: the cloud suspends one whose launches have all failed for a day, without a
-    message.
+    """Resumes a group whose launches the cloud has suspended.
+
+    The cloud suspends a group whose launches have all failed for a day, without a message.
     """
     resumes = ResumeLaunches(group.name)
     yield resumes
@@ -358,8 +366,10 @@ def _resume(group: WorkerGroup, now: float) -> Iterator[Action]:
 def _surplus(
     seen: Observation, group: WorkerGroup, count: int, stays: frozenset[str]
 ) -> Iterator[Remove]:
-    """Chooses the nodes that train least: first those outside the round, then those that a smaller
-    round would leave out, so that it need not change once more.
+    """Chooses the nodes that train least.
+
+    First come those outside the round, then those that a smaller round would leave out, so that the
+    round need not change once more.
     """
     if count <= 0:
         return

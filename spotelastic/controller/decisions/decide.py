@@ -104,8 +104,9 @@ def _with_drains(seen: Observation, actions: Sequence[Action]) -> Observation:
 
 
 def _rank(action: Action) -> int:
-    """Orders actions: the record follows what is done; messages are deleted last, once what they
-    caused is done.
+    """Orders actions: the record follows what is done, and messages are deleted last.
+
+    A message is deleted once what it caused is done.
     """
     match action:
         case Discard() | Reply():
@@ -134,8 +135,9 @@ def ends(seen: Observation, now: float, policy: ControllerPolicy) -> tuple[Actio
 
 
 def _with_effects(seen: Observation, actions: Sequence[Action]) -> tuple[Observation, set[str]]:
-    """Return the observation as it will be once these actions are done, and the instances that
-    they end.
+    """Return the observation as it will be once these actions are done.
+
+    Also returns the instances that the actions end.
     """
     for action in actions:
         match action:
@@ -168,8 +170,10 @@ def _end(seen: Observation, now: float, policy: ControllerPolicy) -> Iterator[Ac
 
 
 def _forgotten(seen: Observation) -> Iterator[Forget]:
-    """Drop registrations of instances that EC2 calls gone. An instance that is shutting down may
-    still register again; a terminated one does nothing any more.
+    """Drop registrations of instances that EC2 calls gone.
+
+    An instance that is shutting down may still register again; a terminated one does nothing any
+    more.
     """
     for name, node in seen.nodes.items():
         machine = seen.machines.get(name)
@@ -246,8 +250,9 @@ def _strangers(seen: Observation, now: float, policy: ControllerPolicy) -> Itera
 
 
 def _patience(seen: Observation, machine: Instance, policy: ControllerPolicy) -> float:
-    """Return when a running instance without a registered node is given up; infinity for one with
-    a node.
+    """Return when a running instance without a registered node is given up.
+
+    Infinity for an instance with a node.
     """
     if machine.id in seen.nodes:
         return math.inf

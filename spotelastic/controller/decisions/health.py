@@ -110,8 +110,9 @@ def blame(seen: Observation, now: float) -> Iterator[Action]:
 
 
 def first_in_a_row(failures: Sequence[Event]) -> str:
-    """Return the node whose worker failed first in each of the last rounds that failed; empty: it
-    was not always the same.
+    """Return the node whose worker failed first in each of the last rounds that failed.
+
+    Empty if it was not always the same node.
 
     Failures that only say that a peer has gone do not count, nor do rounds that have no others.
     """

@@ -44,8 +44,9 @@ class HousekeepingPolicy:
 
     @property
     def boot_memory(self) -> float:
-        """Seconds after which a failed boot no longer counts. Where there is one node at a time and
-        each boot hangs, failures are `boot_within` apart.
+        """Seconds after which a failed boot no longer counts.
+
+        Where there is one node at a time and each boot hangs, failures are `boot_within` apart.
         """
         return (self.boots + 1) * self.boot_within
 
@@ -152,8 +153,9 @@ def upkeep(
 def _of_the_sick(
     seen: Observation, standing: ClusterState, now: float
 ) -> tuple[tuple[EndJobAtOnce | Tell, ...], int, float]:
-    """Return what follows from nodes that fell ill, the number of nodes to have, and when that may
-    change.
+    """Return what follows from nodes that fell ill, and the number of nodes to have.
+
+    Also returns when that may change.
     """
     life = seen.job.at if seen.job is not None else 0.0
     ill = health.sick(seen.sick, seen.desired, max(life, standing.asked_at), now)
@@ -187,8 +189,9 @@ def _abandoned(
 def _after_the_job(
     seen: Observation, standing: ClusterState, now: float, policy: HousekeepingPolicy
 ) -> Housekeeping:
-    """Whether the cluster lingers after its job. Nodes that are kept that long are looked after,
-    too.
+    """Whether the cluster lingers after its job.
+
+    Nodes that are kept that long are looked after, too.
     """
     assert seen.job is not None
     end = math.inf if policy.linger is None else seen.job.at + policy.linger
@@ -257,8 +260,9 @@ def _as_text(line: str) -> str:
 
 
 def cause(line: str) -> str:
-    """Return a failure line without what differs between instances, so that equal causes compare
-    equal.
+    """Return a failure line without what differs between instances.
+
+    So equal causes compare equal.
     """
     return _VARIES.sub("#", line)
 

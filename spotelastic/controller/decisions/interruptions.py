@@ -60,8 +60,9 @@ def read(seen: Observation, now: float) -> Iterator[Action]:
 
 
 def _once(seen: Observation, action: Action) -> str:
-    """Return what identifies an action that is done only once: the node, or the group of a control
-    node that cannot be launched; empty for other actions.
+    """Return what identifies an action that is done only once.
+
+    It is the node, or the group of a control node that cannot be launched. Empty for other actions.
     """
     match action:
         case DrainNode(drain):
@@ -194,8 +195,9 @@ def _tell_notice(seen: Observation, notice: Notice, now: float, cause: str) -> I
 
 
 def losses(seen: Observation, now: float) -> Iterator[Tell]:
-    """Report nodes whose lease ran out, though they may be back when this controller leads. If the
-    cloud reported it too, that came as a message.
+    """Report nodes whose lease ran out, though they may be back when this controller leads.
+
+    If the cloud reported it too, that came as a message.
     """
     for node, left in {**seen.lost, **seen.left}.items():
         yield from _tell_loss(seen, node, left.at, "its lease ran out", now, "", left)
@@ -241,8 +243,9 @@ def _tell_loss(
 
 
 def _pool(seen: Observation, activity: GroupActivity) -> str:
-    """Return the zone that the activity says something about; empty if workers are not packed into
-    one.
+    """Return the zone that the activity says something about.
+
+    Empty if workers are not packed into one zone.
     """
     if activity.group in seen.control_groups:
         return activity.zone
@@ -252,8 +255,9 @@ def _pool(seen: Observation, activity: GroupActivity) -> str:
 
 
 def _explained(seen: Observation, activity: GroupActivity) -> str:
-    """Return what could not be launched, where, and which quota is in the way, then the cloud's
-    own words.
+    """Return what could not be launched, where, and which quota is in the way.
+
+    The cloud's own words follow.
     """
     why = activity.message
     if activity.name != "launch":

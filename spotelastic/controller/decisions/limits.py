@@ -49,8 +49,9 @@ def _lacks(seen: Observation, limit: float, policy: ControllerPolicy) -> int:
 
 
 def is_spent(money: Money, limit: float, policy: ControllerPolicy) -> bool:
-    """Whether a job ends now for its cost. The cost of ending counts: the last save does not exceed
-    the limit.
+    """Whether a job ends now for its cost.
+
+    The cost of ending counts: the last save does not exceed the limit.
     """
     return money.spent + money.per_hour * policy.ends_within / HOUR >= limit
 
@@ -58,8 +59,9 @@ def is_spent(money: Money, limit: float, policy: ControllerPolicy) -> bool:
 def payable(
     money: Money, limit: float, an_hour: float, asked: int, policy: ControllerPolicy
 ) -> int:
-    """Return how many more nodes, at `per_hour` US dollars each, can be paid for until they have
-    trained.
+    """Return how many more nodes can be paid for until they have trained.
+
+    Each costs `an_hour` US dollars an hour.
 
     The first `asked` of them are asked for already. They are not called off while they launch,
     because the cloud would then choose which instance goes.
@@ -79,8 +81,9 @@ def needed(per_hour: float, policy: ControllerPolicy) -> float:
 
 
 def overdue(seen: Observation, now: float, policy: ControllerPolicy) -> Job | None:
-    """Return how a job that was asked to end does so now, if no node saves it, or saves it too
-    slowly.
+    """Return how a job that was asked to end ends now.
+
+    It ends now if no node saves it, or if a node saves it too slowly.
     """
     ending = seen.ending
     if ending is None or seen.ended:

@@ -163,8 +163,9 @@ def _stays(seen: RegionsSeen, here: RegionOffer, now: float, policy: RegionPolic
 
 
 def _caution(seen: RegionsSeen, offer: RegionOffer, policy: RegionPolicy) -> int:
-    """Return the factor by which the job waits longer before it goes there: none to where it is
-    known to train, if it does not train where it is.
+    """Return the factor by which the job waits longer before it goes to a region.
+
+    It is 1 for a region where the job is known to train, if it does not train where it is.
     """
     here = _offer(seen.history.home, seen.offers)
     if worth(offer, policy) > 0.0 and not worth(here, policy):

@@ -29,8 +29,10 @@ HOUR = 3600.0
 def replacement(
     seen: Observation, now: float, policy: ControllerPolicy
 ) -> Iterator[Replace | Tell]:
-    """Replace the slowest node, if it may be replaced now. That is put on record first, so that
-    the limits hold whatever happens to this controller meanwhile.
+    """Replace the slowest node, if it may be replaced now.
+
+    That is put on record first, so that the limits hold whatever happens to this controller
+    meanwhile.
     """
     wanted = seen.wanted
     if wanted is None or not wanted.replace_slow or seen.ended or seen.ending is not None:

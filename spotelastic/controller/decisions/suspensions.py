@@ -32,8 +32,9 @@ def tell(seen: Observation, now: float) -> Iterator[Tell]:
 
 
 def _which(seen: Observation, group: WorkerGroup, kind: str, times: int) -> dict[str, object]:
-    """Return what identifies an event: the same for as long as the job lives and no earlier event
-    of its kind was recorded.
+    """Return what identifies an event.
+
+    It is the same for as long as the job lives and no earlier event of its kind was recorded.
     """
     life = seen.job.at if seen.job else 0.0
     return {"kind": kind, "incarnation": f"{life}-{group.name}-{times}"}

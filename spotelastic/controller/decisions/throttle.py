@@ -73,8 +73,9 @@ class CloudThrottle:
 
 @dataclass(frozen=True, slots=True)
 class WarningRetry:
-    """Tells which nodes with a notice to replace now. A new one never waits for those that could
-    not be replaced.
+    """Tells which nodes with a notice to replace now.
+
+    A new one never waits for those that could not be replaced.
     """
 
     backoff: Backoff
@@ -104,9 +105,7 @@ class WarningRetry:
     def attempted(
         self, nodes: frozenset[str], missed: Iterable[str], now: float, chance: float
     ) -> "WarningRetry":
-        """Return it after an attempt to replace `nodes`, of which `missed` could not be
-        replaced.
-        """
+        """Return it after an attempt to replace `nodes`; `missed` could not be replaced."""
         failed = frozenset(missed)
         after = replace(self, tried=self.tried | nodes, missed=(self.missed - nodes) | failed)
         if failed:

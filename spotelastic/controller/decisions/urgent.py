@@ -32,8 +32,10 @@ def warned(
     groups: Iterable[WorkerGroup],
     machines: Mapping[str, Instance],
 ) -> frozenset[str]:
-    """Return the nodes under notice that are to be replaced: those that ran in their groups at the
-    last look at the cloud. Of others too little is known.
+    """Return the nodes under notice that are to be replaced.
+
+    They are those that ran in their groups at the last look at the cloud. Too little is known of
+    others.
     """
     members = [member for group in groups for member in group.members]
     stay = {member.instance for member in members if not member.leaving}

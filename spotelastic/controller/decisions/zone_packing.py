@@ -62,23 +62,26 @@ def _is_to_be_left(
 
 
 def _dear_across(seen: Observation, home: ZoneOffer) -> bool:
-    """Whether the job trains in this zone, and across two it would cost more in traffic than in
-    nodes.
+    """Whether the job trains in this zone, and spreading it over two would not pay.
+
+    Across two zones it would cost more in traffic than in nodes.
     """
     there = sum(_zone(seen, node) == home.name for node in seen.nodes if node not in seen.drains)
     return there >= seen.least and _across(seen) > seen.money.workers > 0
 
 
 def _across(seen: Observation) -> float:
-    """Return the US dollars an hour of traffic in a round over two zones, by what is measured: a
-    ring of nodes leads into the other one, and back.
+    """Return the US dollars an hour of traffic in a round over two zones.
+
+    They follow from what is measured: a ring of nodes leads into the other zone, and back.
     """
     return 2 * seen.exchanged * TRAFFIC_USD
 
 
 def is_dry(seen: Observation, zone: str, now: float, policy: ControllerPolicy) -> bool:
-    """Whether launches in the zone failed for what is of that zone alone, and are not to be tried
-    again yet. What is of the account would fail in another zone as well.
+    """Whether launches failed for a cause in this zone alone, and are not yet to be retried.
+
+    A cause in the account would make launches fail in another zone as well.
     """
     failed = (seen.failed.get((group.name, zone)) for group in seen.groups)
     return any(

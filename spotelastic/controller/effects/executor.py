@@ -54,8 +54,9 @@ logger = logging.getLogger(__name__)
 
 
 class ControllerExecutor:
-    """Performs actions while `leadership` holds. Raises `LeaseLost` at the first write after it was
-    lost.
+    """Performs actions while `leadership` holds.
+
+    Raises `LeaseLost` at the first write after it was lost.
     """
 
     def __init__(
@@ -267,8 +268,10 @@ class ControllerExecutor:
             self._check_leadership()
 
     def _settle(self, settings: Settings) -> tuple[list[Compare], list[Write]]:
-        """Return preconditions and writes for the settings, and for the measure that new nodes
-        must match: otherwise those that join next would be refused.
+        """Return preconditions and writes for the settings and for the nodes' measure.
+
+        New nodes must match that measure. If it were not written, those that join next would be
+        refused.
         """
         known = self._store.get(self._keys.reference)
         compares: list[Compare] = [self._leadership.compare]
@@ -319,8 +322,9 @@ class ControllerExecutor:
         self._tell(Tell(event))
 
     def _console(self, instance: str) -> str:
-        """Return the instance's console, or why it can never be read: a failed boot that is not
-        recorded would be repeated, and paid for, again and again.
+        """Return the instance's console, or why it can never be read.
+
+        A failed boot that is not recorded would be repeated, and paid for, again and again.
         """
         try:
             return self._provider.console(instance)

@@ -147,8 +147,9 @@ class Inbox(Generic[C, T]):
         return True
 
     def _hand_back(self, messages: Iterable[T]) -> None:
-        """Make messages visible in the queue again. Otherwise no controller would see them until
-        the queue gives up on this one.
+        """Make messages visible in the queue again.
+
+        Otherwise no controller would see them until the queue gives up on this one.
         """
         for message in messages:
             try:

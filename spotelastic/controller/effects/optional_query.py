@@ -15,9 +15,10 @@ class OptionalQuery:
     def __init__(
         self, instead: str, again_after: float, say: Callable[[str], None], clock: Clock = steady
     ) -> None:
-        """`instead` describes what is done without an answer. `say` receives it at the first
-        failure of several in a row. After a failure nothing is asked for `again_after` seconds,
-        because a question may take until its deadline.
+        """`instead` describes what is done without an answer.
+
+        `say` receives it at the first failure of several in a row. After a failure nothing is asked
+        for `again_after` seconds, because a question may take until its deadline.
         """
         self._instead = instead
         self._again_after = again_after

@@ -11,8 +11,9 @@ ASKED_AGAIN_AFTER = 60.0
 
 
 class PriceCache:
-    """Returns the prices of `prices`; if a look-up fails, the last known price, or 0 if none is
-    known.
+    """Returns the prices of `prices`, also if a look-up fails.
+
+    It then returns the last known price, or 0 if none is known.
     """
 
     def __init__(

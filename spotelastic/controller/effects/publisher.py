@@ -86,6 +86,7 @@ class Publisher:
         shows: Callable[[PublishedFacts], None] = _unheard,
     ) -> None:
         """`etcd_leader` returns the member that leads etcd; it is called before each publication.
+
         `alive` tells whether the leadership's lease is still held: nothing is written without it.
         `shows` is given all that is published, as it changes.
         """
@@ -131,8 +132,9 @@ class Publisher:
             self._wake.notify_all()
 
     def settle(self, timeout: float = 5.0) -> bool:
-        """Wait until what was offered last is published, for at most `timeout` seconds. Return
-        whether it is: the store may not answer.
+        """Wait until what was offered last is published, for at most `timeout` seconds.
+
+        Return whether it is: the store may not answer.
         """
         with self._wake:
             return self._wake.wait_for(lambda: self._published == self._offers, timeout)
@@ -145,8 +147,9 @@ class Publisher:
         self._thread.join(timeout)
 
     def close(self) -> None:
-        """Stop without a last publication, because another controller may lead. A write under way
-        goes on.
+        """Stop without a last publication, because another controller may lead.
+
+        A write under way goes on.
         """
         with self._wake:
             self._closed = True
@@ -270,8 +273,9 @@ class Publisher:
 
 
 def _same(one: Status, other: Status) -> bool:
-    """Whether two statuses say the same. Messages about other clusters' instances do not count,
-    and what is spent grows by itself.
+    """Whether two statuses say the same.
+
+    Messages about other clusters' instances do not count, and what is spent grows by itself.
     """
     return replace(one, at=other.at, messages=other.messages, usd=other.usd) == other
 

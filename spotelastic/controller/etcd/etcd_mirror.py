@@ -94,8 +94,9 @@ class Mirror:
     """Follows the watch on a run's keys. `records` may be called from any thread."""
 
     def __init__(self, keys: Keys, changed: Callable[[], None], clock: Clock = unbroken) -> None:
-        """Make an empty mirror. `changed` is called after each batch of changes, on the watch's
-        thread.
+        """Make an empty mirror.
+
+        `changed` is called after each batch of changes, on the watch's thread.
         """
         self._keys = keys
         self._changed = changed

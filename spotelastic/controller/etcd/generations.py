@@ -36,8 +36,9 @@ class GenerationClaim:
 
 @dataclass(frozen=True, slots=True)
 class Generations:
-    """Reads and writes these objects. Every method raises `Unavailable` if the bucket does not
-    answer.
+    """Reads and writes these objects.
+
+    Every method raises `Unavailable` if the bucket does not answer.
     """
 
     objects: ClusterBucket

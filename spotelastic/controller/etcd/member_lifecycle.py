@@ -162,8 +162,9 @@ class MemberLifecycle:
         return etcd
 
     def follow(self) -> None:
-        """End etcd when there is a newer generation, so that it is started again in that. Runs on
-        a thread of its own.
+        """End etcd when there is a newer generation, so that it is started again in that.
+
+        Runs on a thread of its own.
         """
         member, looked_at = self._config.member, steady()
         while True:
@@ -207,8 +208,9 @@ class MemberLifecycle:
         return reason
 
     def _look(self) -> Sight:
-        """Collect what the member sees. The other members are asked only if its own disk does not
-        settle how to start.
+        """Collect what the member sees.
+
+        The other members are asked only if its own disk does not settle how to start.
         """
         config, generations = self._config, self._generations
         name = config.member.name
@@ -278,8 +280,9 @@ def _admitted(seen: Roster, how: str, name: str, config: MemberConfig) -> dict[s
 
 
 def _held(folder: Path) -> int:
-    """Return the newest generation whose data the disk holds. etcd creates its log as a whole or
-    not at all.
+    """Return the newest generation whose data the disk holds.
+
+    etcd creates its log as a whole or not at all.
     """
     found = [path.parts[-4] for path in folder.glob("etcd-*/member/wal/*.wal")]
     return max((int(name.removeprefix("etcd-")) for name in found), default=0)

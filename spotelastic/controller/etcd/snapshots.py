@@ -79,8 +79,9 @@ class Snapshots:
                 wait = RETRY
 
     def turn(self) -> float:
-        """Save a snapshot if it is due, and return the seconds until the next. Another leader's
-        snapshots count too.
+        """Save a snapshot if it is due, and return the seconds until the next.
+
+        Another leader's snapshots count too.
         """
         now = self._clock()
         last = newest(self._objects).removeprefix(PREFIX).removesuffix(".db")

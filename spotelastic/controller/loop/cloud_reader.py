@@ -54,8 +54,10 @@ class Inherited(NamedTuple):
 
 
 class CloudReader:
-    """Answers a leader's questions. Those without which nothing can be decided raise `Unavailable`
-    or `EnvironmentFailure`; to the others `Done` is the answer then.
+    """Answers a leader's questions.
+
+    Those without which nothing can be decided raise `Unavailable` or `EnvironmentFailure`; to the
+    others `Done` is the answer then.
     """
 
     def __init__(
@@ -86,8 +88,9 @@ class CloudReader:
         return Inherited(known, objects.curve(), objects.measured())
 
     def job(self, request: LookAtJob) -> JobRead | Done:
-        """Read the job's description. A command is not carried out on an older one, but expires:
-        then it is required.
+        """Read the job's description.
+
+        A command is not carried out on an older one, but expires: then it is required.
         """
         if request.required:
             return self._read_job(request.types)
@@ -139,7 +142,8 @@ class CloudReader:
 
 
 def _own(instances: Iterable[Instance], born_at: float) -> tuple[Instance, ...]:
-    """Return the instances without those of an earlier cluster of this name, which EC2 shows for
-    an hour after their end.
+    """Return the instances without those of an earlier cluster of this name.
+
+    EC2 shows the earlier ones for an hour after their end.
     """
     return tuple(i for i in instances if i.state not in GONE or i.launched_at >= born_at)

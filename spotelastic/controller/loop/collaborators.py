@@ -105,9 +105,10 @@ def connect(
     notifier: Notifies,
     draw: Draw = random.uniform,
 ) -> Collaborators:
-    """Start the collaborators of a leader. `alive` tells whether the leadership's lease is still
-    held; `shows` is given what is published; `draw` returns a random number between two, for
-    back-off.
+    """Start the collaborators of a leader.
+
+    `alive` tells whether the leadership's lease is still held; `shows` is given what is published;
+    `draw` returns a random number between two, for back-off.
     """
     spec = config.spec
     executor = ControllerExecutor(cloud, store, leadership, spec.run, alive)

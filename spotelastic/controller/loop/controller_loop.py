@@ -47,8 +47,9 @@ RETRY = 0.5
 
 
 class Controller:
-    """One control node's controller. It runs on the thread that calls `run` until `stop`, which any
-    thread may call.
+    """One control node's controller.
+
+    It runs on the thread that calls `run` until `stop`, which any thread may call.
     """
 
     def __init__(self, config: ControllerConfig, cloud: Cloud) -> None:
@@ -72,8 +73,9 @@ class Controller:
         self._wake.set()
 
     def fail(self, thread: str, error: str) -> None:
-        """End the controller because a thread that it needs has ended. Another controller leads,
-        and this one is started again.
+        """End the controller because a thread that it needs has ended.
+
+        Another controller leads, and this one is started again.
         """
         logger.error(f"the thread “{thread}” of this controller ended, and it ends: {error}")
         self.failed = True
@@ -184,8 +186,9 @@ def lead_with(
     shows: Callable[[PublishedFacts], None] = lambda _facts: None,
     notifier: Notifies | None = None,
 ) -> LeaderLoop:
-    """Return the loop of a leader in this cloud. `alive` tells whether
-    the leadership's lease is still held; `shows` is given what is published.
+    """Return the loop of a leader in this cloud.
+
+    `alive` tells whether the leadership's lease is still held; `shows` is given what is published.
     """
     state = LeaderState.first(config, cloud.provider.names, unbroken())
     reader = CloudReader(config, cloud)

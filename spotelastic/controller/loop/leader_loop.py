@@ -77,8 +77,9 @@ class LeaderLoop:
         steady: Clock = steady,
         draw: Draw = random.uniform,
     ) -> None:
-        """Create the loop, which closes the collaborators at its end. `draw` returns a random
-        number between two, for back-off.
+        """Create the loop, which closes the collaborators at its end.
+
+        `draw` returns a random number between two, for back-off.
         """
         self.state = state
         self._mirror = mirror
@@ -100,8 +101,9 @@ class LeaderLoop:
         self._collaborators.close()
 
     def lead(self, over: Ends) -> None:
-        """Leads until `over` is set. Raises `LeaseLost` when a write shows that another controller
-        leads.
+        """Leads until `over` is set.
+
+        Raises `LeaseLost` when a write shows that another controller leads.
         """
         rest = 0.0
         while not over.wait(self._pace.turn):

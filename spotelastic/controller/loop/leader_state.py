@@ -63,8 +63,10 @@ Ended = Mapping[str, Replace | Remove]
 
 
 def groups_now(groups: Mapping[str, WorkerGroup], ended: Ended) -> dict[str, WorkerGroup]:
-    """Return the groups as they are by now. An instance that was told to end does not stay, and
-    where it does, the answer is from before, with the size of then.
+    """Return the groups as they are by now.
+
+    An instance that was told to end does not stay, and where it does, the answer is from before,
+    with the size of then.
 
     An answer of a cloud may be some seconds old, and older than the one before. Deciding from it
     as it is would do things twice: end an instance again, and shrink its group by two.
@@ -75,8 +77,9 @@ def groups_now(groups: Mapping[str, WorkerGroup], ended: Ended) -> dict[str, Wor
 def instances_now(
     before: Mapping[str, Instance], found: Mapping[str, Instance], now: float
 ) -> dict[str, Instance]:
-    """Return the instances as they are by now: none comes back to life, and none that was just
-    launched is forgotten.
+    """Return the instances as they are by now.
+
+    One that has ended stays ended, and one that was just launched is not forgotten.
     """
     missing = {
         name: each
@@ -358,8 +361,9 @@ def _training(records: Records) -> frozenset[str]:
 
 
 def _exchanged(records: Records) -> float:
-    """Return the GB an hour that each node sends to others, also while they pause; 0: not
-    measured.
+    """Return the GB an hour that each node sends to others, also while they pause.
+
+    0: it is not measured.
     """
     told = (records.progress.get(node) for node in records.nodes)
     measured = [each.sending for each in told if each is not None and each.sending]

@@ -115,8 +115,9 @@ class Turn:
         return max(0.0, min(next_call - self._inputs.steady, until_wake))
 
     def _go_without_cloud(self, records: Records) -> Steps[None]:
-        """Publish, and end a job that has reached a limit: these hold without the cloud's
-        answer.
+        """Publish, and end a job that has reached a limit.
+
+        Both hold without the cloud's answer.
         """
         if not self.state.looks.looked_at:  # the leader before knew more
             return
@@ -165,8 +166,9 @@ class Turn:
         return (yield from self._offered(observation))
 
     def _look_at_all(self) -> Steps[None]:
-        """Look at the cloud part by part, so that a warning which comes meanwhile does not wait
-        for the rest.
+        """Look at the cloud part by part.
+
+        So a warning that comes meanwhile does not wait for the rest.
         """
 
         def instances() -> Request:
@@ -271,8 +273,9 @@ class Turn:
             self.state = replace(self.state, looks=looks)
 
     def _resting(self, records: Records) -> float:
-        """Return the seconds for which the cloud is not asked, because calls failed; 0 or less:
-        none.
+        """Return the seconds for which the cloud is not asked, because calls failed.
+
+        With 0 or less, it is asked.
         """
         news, pressing = self._has_news(records), self._presses(records)
         return self.state.throttle.until(news=news, pressing=pressing) - self._inputs.steady
@@ -283,8 +286,9 @@ class Turn:
         return Membership.of(records) != looks.membership or not come <= looks.received
 
     def _presses(self, records: Records) -> bool:
-        """Whether a command waits for its answer, or a node is warned that the cloud does not show
-        yet.
+        """Whether a command waits for its answer, or a node unknown to the cloud is warned.
+
+        The cloud does not show that node yet.
         """
         if self._is_asked():
             return True
@@ -306,8 +310,9 @@ class Turn:
         return result.done if isinstance(result, Performed) else ()
 
     def _publish(self, records: Records, *, last: bool = False) -> Steps[None]:
-        """Publish what is known, and put new interruptions of the report on record. The last time
-        this waits until it is published.
+        """Publish what is known, and put new interruptions of the report on record.
+
+        The last time this waits until it is published.
 
         What people are told of it is on its way before: who sees the job's end may take the cluster
         down at once.
@@ -373,7 +378,8 @@ def _failed(actions: Iterable[AnyAction], done: Sequence[AnyAction]) -> list[Any
 
 
 def _news(messages: Iterable[Message], commands: Iterable[PendingCommand]) -> frozenset[object]:
-    """Return what identifies messages and commands. Receipts do not: a message delivered again is
-    no news.
+    """Return what identifies messages and commands.
+
+    Receipts do not: a message delivered again is no news.
     """
     return frozenset((*(each.event for each in messages), *(each.command for each in commands)))

@@ -46,8 +46,9 @@ class WantedJob:
         )
 
     def read(self, stopping: bool, spec: JobSpec | None, now: float) -> "WantedJob":
-        """Return the description after the bucket was read at `now`. `up` may have been run again;
-        `spec` is None if the bucket holds no description.
+        """Return the description after the bucket was read at `now`.
+
+        `up` may have been run again; `spec` is None if the bucket holds no description.
         """
         if spec is None:
             return replace(self, stopping=stopping)
@@ -67,8 +68,9 @@ class WantedJob:
 
 
 def _policy(policy: ControllerPolicy, spec: JobSpec, on_demand_group: str) -> ControllerPolicy:
-    """Return the policy for this job. A cluster of on-demand workers has all of its nodes as a
-    base.
+    """Return the policy for this job.
+
+    A cluster of on-demand workers has all of its nodes as a base.
     """
     capacity = spec.capacity
     if spec.worker_group == on_demand_group:

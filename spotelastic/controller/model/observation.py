@@ -243,8 +243,9 @@ class Observation:
         return next(found, None)
 
     def newly_committed(self, since: int) -> bool:
-        """Whether there was a commit since that step's. A lower step is newer too, if the script
-        sent the run back.
+        """Whether there was a commit since that step's.
+
+        A lower step is newer too, if the script sent the run back.
         """
         return self.committed not in (0, since)
 
@@ -257,8 +258,9 @@ class Observation:
         return next((member for member in found if member is not None), None)
 
     def warning(self, instance: str) -> str:
-        """Return the id of the message that warns of the instance; empty for none. Ending the
-        instance answers it.
+        """Return the id of the message that warns of the instance; empty for none.
+
+        Ending the instance answers it.
         """
         found = (each.event.id for each in self.messages if each.warns == instance)
         return next(found, "")
@@ -268,8 +270,9 @@ class Observation:
         return ("restart", node, f"::{incarnation}") in self.told
 
     def booted_from(self, machine: Instance) -> float:
-        """Return from when on the instance's node is waited for. It may take long to prepare, and
-        reports that.
+        """Return from when on the instance's node is waited for.
+
+        It may take long to prepare, and reports that.
         """
         return max(machine.launched_at, self.since, self.preparing.get(machine.id, 0.0))
 
@@ -452,8 +455,9 @@ Action = (
 
 
 def account(event: Event) -> tuple[str, str, str]:
-    """Return what identifies the occurrence that an event reports: the id of the cloud's event, if
-    there is one.
+    """Return what identifies the occurrence that an event reports.
+
+    It is the id of the cloud's event, if there is one.
 
     A node is lost once for each registration, whichever source reports it first. That somebody has
     ended it by hand may be known only later, and is then told as well.

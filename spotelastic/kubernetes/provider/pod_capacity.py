@@ -124,8 +124,10 @@ class KubernetesCapacity:
     # -- groups ----------------------------------------------------------------------------------
 
     def set_desired(self, group: str, desired: int) -> None:
-        """Set the number of pods that the group keeps. One that is not there is made again by who
-        made the cluster: whoever may make it may make any pod.
+        """Set the number of pods that the group keeps.
+
+        One that is not there is made again by who made the cluster: whoever may make it may make
+        any pod.
         """
         try:
             self._resize(group, lambda _: desired)

@@ -24,8 +24,9 @@ def owner(manifest: Manifest) -> Manifest:
 
 
 def group(its: KubeNames, name: str, template: Manifest, switch: Manifest) -> Manifest:
-    """Return the ReplicaSet of a worker group, whose pods are made by the template. It has none
-    until the controller wants some.
+    """Return the ReplicaSet of a worker group, whose pods are made by the template.
+
+    It has none until the controller wants some.
     """
     labels = {**its.labels("worker"), GROUP: name}
     made = copy.deepcopy(template)

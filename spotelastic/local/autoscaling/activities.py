@@ -1,5 +1,6 @@
-"""Records scaling activities of the local cloud: what groups tried to launch or end, and the
-outcome.
+"""Records scaling activities of the local cloud.
+
+An activity is what a group tried to launch or end, and the outcome.
 """
 
 import json

@@ -62,8 +62,9 @@ def policy_of(group: Any) -> planner.GroupRequest:
 
 
 def _plain(group: Any) -> dict[str, Any]:
-    """Return the distribution of a group without a policy: its launch template says spot or
-    on-demand.
+    """Return the distribution of a group without a policy.
+
+    Its launch template says spot or on-demand.
     """
     version = group.ec2_launch_template.get_version(group.launch_template_version)
     market = (version.data.get("InstanceMarketOptions") or {}).get("MarketType")

@@ -1,5 +1,6 @@
-"""The Auto Scaling groups of all regions of the local cloud: groups of two regions may have one
-name.
+"""The Auto Scaling groups of all regions of the local cloud.
+
+Groups of two regions may have the same name.
 """
 
 from collections.abc import Mapping
@@ -19,8 +20,9 @@ class RegionalScaling:
         self._regions = regions
 
     def of(self, region: str) -> AutoScaling:
-        """Return the groups of a region. One that this cloud does not run groups in has the first
-        region's, which do not act on them.
+        """Return the groups of a region.
+
+        One that this cloud does not run groups in has the first region's, which do not act on them.
         """
         return self._regions.get(region) or next(iter(self._regions.values()))
 

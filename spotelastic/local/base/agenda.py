@@ -1,5 +1,6 @@
-"""Runs the local cloud's timers: one thread that runs tasks when they are due, under the cloud's
-lock.
+"""Runs the local cloud's timers.
+
+One thread runs tasks when they are due, under the cloud's lock.
 """
 
 import heapq

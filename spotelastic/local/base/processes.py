@@ -60,8 +60,9 @@ def end(find: Callable[[], Sequence[LocalProcess]]) -> None:
 
 
 def started_at(pid: int) -> int:
-    """Return when a process started, in clock ticks since boot; 0 if it does not exist or is a
-    zombie.
+    """Return when a process started, in clock ticks since boot.
+
+    0 if it does not exist or is a zombie.
 
     Together with the pid this identifies a process for good: pids are reused.
     """

@@ -199,8 +199,9 @@ class Hypervisor:
 
 
 def _become_instance(order: dict[str, Any], hypervisor: int, delay: float) -> None:
-    """In the forked child: become the instance's first process, after so many seconds. Never
-    returns.
+    """In the forked child: become the instance's first process, after so many seconds.
+
+    Never returns.
     """
     try:
         os.setsid()

@@ -147,8 +147,9 @@ class LocalInstances:
         self.terminate(self._machines[instance].it, "Client.InstanceInitiatedShutdown")
 
     def settle(self, instances: Iterable[Any]) -> None:
-        """Cut off instances that are shutting down, and wait until they are gone, as deleting a
-        stack does.
+        """Cut off instances that are shutting down, and wait until they are gone.
+
+        Deleting a stack does the same.
         """
         for instance in instances:
             machine = self._machines[instance.id]

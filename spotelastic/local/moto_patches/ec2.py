@@ -1,6 +1,4 @@
-"""Patches moto's EC2: launch templates, spot, capacity, and real processes behind
-instances.
-"""
+"""Patches moto's EC2: launch templates, spot, capacity, and real processes behind instances."""
 
 import base64
 import copy

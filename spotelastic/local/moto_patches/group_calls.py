@@ -1,5 +1,6 @@
-"""Patches moto's Auto Scaling calls: they change what a group wants, and `AutoScaling` makes it
-happen.
+"""Patches moto's Auto Scaling calls.
+
+They change what a group wants, and `AutoScaling` makes it happen.
 """
 
 from collections.abc import Callable, Mapping

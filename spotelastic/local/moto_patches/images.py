@@ -27,8 +27,9 @@ _FLAVOURS = (
 
 
 def install(patches: Patches, account: str, regions: Sequence[str]) -> None:
-    """Apply the patch, and add the images of Amazon Linux, and the parameters of Deep Learning
-    images, which name one of these as well.
+    """Apply the patch, and add the images of Amazon Linux.
+
+    Also add the parameters of Deep Learning images, which name one of these images as well.
     """
     described = Ami.block_device_mappings.fget  # type: ignore[attr-defined]
 

@@ -14,8 +14,9 @@ PARTITION = "aws"
 
 
 def install(patches: Patches, buckets: KeptBuckets, account: str, regions: Sequence[str]) -> None:
-    """Patch the buckets of this account. What tests put into other accounts' buckets ends with the
-    cloud.
+    """Patch the buckets of this account.
+
+    What tests put into other accounts' buckets ends with the cloud.
 
     Of a versioned bucket only the newest versions are kept. Policies, tags and versioning are not:
     `up` sets them again.

@@ -1,5 +1,6 @@
-"""Patches moto's CloudFormation: complete resources, updates without loss, and stacks that can be
-deleted.
+"""Patches moto's CloudFormation.
+
+With the patches, resources are complete, updates lose nothing, and stacks can be deleted.
 """
 
 from collections.abc import Callable

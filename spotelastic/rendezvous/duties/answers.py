@@ -56,8 +56,9 @@ def phase_due(
 
 
 def seen_after(settings: Settings | None, round_: Round, member: Member) -> float:
-    """Return the seconds after which a member says that it has seen a proposal, unless it can say
-    ready before.
+    """Return the seconds after which a member says that it has seen a proposal.
+
+    It does not say so if it can say before that it is ready.
 
     It answers at once in a round of up to `LARGE` members. In a larger one all would write at the
     same time what nobody waits for, because most are ready a moment later. So each waits, at most
@@ -150,7 +151,8 @@ def vote(
 
 
 def refusal(node: str, proposal: Proposal, resumed: int = 0, *, plain: bool = False) -> Vote:
-    """Return that the node's workers cannot agree on a step. `plain`: they have no Checkpointer
-    yet.
+    """Return that the node's workers cannot agree on a step.
+
+    `plain`: they have no Checkpointer yet.
     """
     return Vote(node, proposal.id, resumed, refused=True, plain=plain)

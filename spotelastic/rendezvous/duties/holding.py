@@ -76,8 +76,9 @@ def gathers(seen: RunState) -> float:
 
 
 def written(outcome: TransactionResult, seen: RunState, now: float) -> tuple[int, float]:
-    """Return `lead_after` and `lead_at` after a decision made at `now` was written, or found that
-    something it depended on had changed.
+    """Return `lead_after` and `lead_at` after a decision made at `now`.
+
+    The decision was written, or it was found that something it depended on had changed.
     """
     after = outcome.revision if outcome.succeeded else seen.revision + 1
     return after, now + SEEN_WITHIN

@@ -36,16 +36,18 @@ def is_symptom(failure: Failure) -> bool:
 
 
 def tells_of_peer(event: Event) -> bool:
-    """Whether an event of a failure says no more than that a peer is gone. Nodes of an earlier
-    version say so in the message alone.
+    """Whether an event of a failure says no more than that a peer is gone.
+
+    Nodes of an earlier version say so in the message alone.
     """
     said = event.data.get("lost_peer")
     return SYMPTOM.search(event.message) is not None if said is None else bool(said)
 
 
 def is_kill(exit_code: int) -> bool:
-    """Whether a signal has ended a worker. One that aborts has raised an error, perhaps because of
-    its peers.
+    """Whether a signal has ended a worker.
+
+    One that aborts has raised an error, perhaps because of its peers.
     """
     return exit_code < 0 and exit_code != -signal.SIGABRT
 
@@ -64,8 +66,9 @@ def first(failures: Iterable[Failure]) -> Failure | None:
 
 
 def of_job(failures: Iterable[Failure], last: str) -> Failure | None:
-    """Return the failure to show of a job that ends because its `last` round failed. If only peers
-    have told of that, it is the newest one that says more.
+    """Return the failure to show of a job that ends because its `last` round failed.
+
+    If only peers have told of that, it is the newest one that says more.
     """
     of_workers = [failure for failure in failures if failure.rank >= 0]
     found = first(failure for failure in of_workers if failure.round == last)
@@ -76,8 +79,9 @@ def of_job(failures: Iterable[Failure], last: str) -> Failure | None:
 
 
 def corrected(round_: Round, failures: Iterable[Failure]) -> Round:
-    """Return a proposed round that names the worker that failed first, if that was told after
-    those that lost it as a peer.
+    """Return a proposed round that names the worker that failed first.
+
+    The worker is named if its failure was told after those of the workers that lost it as a peer.
     """
     if round_.cause != "worker" or round_.nodes:
         return round_

@@ -66,8 +66,9 @@ def cannot_pass(failure: Failure, streak: Streak, nodes: int) -> bool:
 
 
 def after(streak: Streak, failure: Failure | None, lived: float) -> Streak:
-    """Return the streak after a failure of a round that had trained for so many seconds; None:
-    only those are heard of so far that have lost the failed one as a peer.
+    """Return the streak after a failure of a round that had trained for `lived` seconds.
+
+    `failure` is None if so far only those are heard of that have lost the failed one as a peer.
     """
     if lived >= AT_ONCE:
         return Streak()
@@ -87,8 +88,9 @@ def learnt(streak: Streak, failure: Failure) -> Streak:
 
 
 def unpaused(streak: Streak) -> Streak:
-    """Return the streak where other nodes are there now, which may help: the next start is at
-    once. How often the same failure came is still known, because only a new step ends that.
+    """Return the streak where other nodes are there now, which may help: the next start is at once.
+
+    How often the same failure came is still known, because only a new step ends that.
     """
     return replace(streak, failures=min(1, streak.failures))
 

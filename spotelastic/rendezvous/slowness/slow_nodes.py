@@ -226,8 +226,9 @@ def _over_line(slow: SlowNode, reason: str) -> str:
 
 
 def lines(actions: Iterable[Action]) -> Iterator[str]:
-    """Yield what people are told of these actions on the holder's machine: where there is no
-    controller, they see it nowhere else.
+    """Yield what people are told of these actions on the holder's machine.
+
+    Where there is no controller, they see it nowhere else.
     """
     for action in actions:
         match action:

@@ -24,8 +24,9 @@ something in them may be broken.
 
 
 def agreed_step(standings: Sequence[Standing]) -> int | None:
-    """Return the step that all of these workers can go on from with the state that they have; None
-    if there is none.
+    """Return the step that all of these workers can go on from with the state they have.
+
+    None if there is none.
 
     A vote comes before each step of an optimizer. So workers are at most one step apart, and
     whoever is behind has all gradients of the step that it lacks.
@@ -69,9 +70,10 @@ def source(round_: Round, step: int, chosen: Resume, *, all_keep: bool) -> Resum
 
 
 def lost_peer(seen: RunState, round_: Round) -> str:
-    """Return the member of a proposed round that is almost certainly gone: the collectives of
-    others have failed, none of their workers has, and only that member has not answered. Empty if
-    there is none.
+    """Return the member of a proposed round that is almost certainly gone.
+
+    The collectives of others have failed, none of their workers has, and only that member has not
+    answered. Empty if there is none.
     """
     answered = {ack.node for ack in seen.acks.values() if ack.round == round_.incarnation}
     silent = [member.node for member in round_.members if member.node not in answered]
@@ -79,8 +81,9 @@ def lost_peer(seen: RunState, round_: Round) -> str:
 
 
 def unheard(seen: RunState, round_: Round) -> tuple[str, ...]:
-    """Return the members that may be why the collectives of the others have failed: they have
-    told nothing. Empty where a worker has failed by itself, and in a large round.
+    """Return the members that may be why the collectives of the others have failed.
+
+    They have told nothing. Empty where a worker has failed by itself, and in a large round.
     """
     if round_.phase == "proposed":
         return tuple(filter(None, (lost_peer(seen, round_),)))
@@ -91,8 +94,10 @@ def unheard(seen: RunState, round_: Round) -> tuple[str, ...]:
 
 
 def vanished(seen: RunState, round_: Round) -> tuple[str, ...]:
-    """Return the members of a started round that are gone although their leases are not: the
-    collectives of others have failed, and nobody listens where their daemons did.
+    """Return the members of a started round that are gone although their leases are not.
+
+    The collectives of others have failed, and nobody listens where the daemons of these members
+    did.
     """
     return tuple(sorted(seen.refusing.intersection(unheard(seen, round_))))
 

@@ -48,8 +48,10 @@ def choose(
 def with_ancestors(
     round_: Round, told: Iterable[Ancestry], commits: Iterable[Commit], run_id: str
 ) -> Round:
-    """Return the proposed round with the ancestors that its members know of, where the rendezvous
-    store has lost these. `run_id` is what the storage says now; empty where it has not answered.
+    """Return the proposed round with the ancestors that its members know of.
+
+    They are needed where the rendezvous store has lost them. `run_id` is what the storage says now;
+    empty where it has not answered.
 
     Must never happen: it goes on from a history that another one has replaced. So all members know
     of one round that descends from all others that they know of; it is the round's own history
@@ -117,8 +119,10 @@ def newest_known(commits: Iterable[Commit]) -> Commit | None:
 
 
 def _is_later(memory: Resume, commit: Commit, known: Commit | None) -> bool:
-    """Whether the round is later than the commit. A round that began when the commit existed,
-    and was sent back by its script, is later at any step.
+    """Whether the round is later than the commit.
+
+    A round that began when the commit existed, and was sent back by its script, is later at any
+    step.
     """
     if known is not None and commit <= known:
         return True
@@ -126,8 +130,9 @@ def _is_later(memory: Resume, commit: Commit, known: Commit | None) -> bool:
 
 
 def _bounds(parent: str, lineage: Sequence[Branch]) -> Mapping[str, int | None]:
-    """Return, for each round on the lineage, oldest first, the last step that is part of the
-    history.
+    """Return, for each round on the lineage, its last step that is part of the history.
+
+    The oldest round comes first.
     """
     bounds: dict[str, int | None] = {branch.incarnation: branch.step for branch in lineage}
     if parent:
@@ -165,8 +170,9 @@ def _counts(snapshot: Snapshot, bounds: Mapping[str, int | None]) -> bool:
 
 
 def _is_complete(copies: Sequence[tuple[Held, Snapshot]]) -> bool:
-    """Whether each rank's part is there: in its node's slots, in a replica, or in the slots of a
-    node that holds the same.
+    """Whether each rank's part is there.
+
+    It is in its node's slots, in a replica, or in the slots of a node that holds the same.
     """
     if any(snapshot.whole for _, snapshot in copies):
         return True

@@ -210,8 +210,9 @@ class ElasticSampler(Sampler[list[int]]):
 
     @property
     def loss(self) -> torch.Tensor | None:
-        """The mean of the losses that the pieces of the last step were given, over all ranks; not a
-        number where a piece was given none.
+        """The mean of the losses that the pieces of the last step were given, over all ranks.
+
+        It is not a number where a piece was given none.
         """
         return None if self.pieces is None else self.pieces.loss
 
@@ -343,8 +344,10 @@ class ElasticSampler(Sampler[list[int]]):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go to a saved position. Raises `UsageError` if the size of the data has changed within an
-        epoch, or the number of virtual ranks at all.
+        """Go to a saved position.
+
+        Raises `UsageError` if the size of the data has changed within an epoch, or the number of
+        virtual ranks at all.
 
         Batches that were left out since the state was saved stay left out.
         """
@@ -400,8 +403,9 @@ def waits(sampler: ElasticSampler) -> bool:
 
 
 def refuse_ended(sampler: ElasticSampler) -> None:
-    """Raise `UsageError` where a batch was taken of a pass that had ended: it was dealt out to
-    other ranks.
+    """Raise `UsageError` where a batch was taken of a pass that had ended.
+
+    That pass was dealt out to other ranks.
     """
     sampler._passes.refuse_ended()
 

@@ -157,8 +157,9 @@ class Exchange:
             self._take(parameter)
 
     def send_as_they_come(self, leaf: int) -> None:
-        """Send each bucket in the backward pass of this rank's last virtual rank, once that has all
-        its gradients.
+        """Send each bucket during a backward pass, once the bucket has all its gradients.
+
+        It is the backward pass of this rank's last virtual rank.
         """
         for number, (bucket, numbers) in enumerate(self._of_parameters):
             for each in numbers:

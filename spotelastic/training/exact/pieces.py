@@ -73,8 +73,9 @@ class Pieces:
         compare: Callable[[AuditPlan, Sequence[bytes]], None],
         digest: Callable[[Tensor], bytes],
     ) -> None:
-        """`compare` takes what this rank came to in an audit, as hashes by `digest`. All ranks call
-        it.
+        """`compare` takes what this rank came to in an audit, as hashes by `digest`.
+
+        All ranks call it.
         """
         self._sampler = sampler
         self._trained = trained

@@ -52,8 +52,10 @@ class Step:
         return None if self.skipped else self.loss
 
     def vote(self) -> None:
-        """Wait until all ranks have all gradients of the step. Call it in the block, where no
-        optimizer of torch's begins to step once they are there: it does this by itself.
+        """Wait until all ranks have all gradients of the step.
+
+        Call it in the block, where no optimizer of torch's begins to step once they are there: it
+        does this by itself.
         """
         self._steps.votes(self)
 

@@ -63,8 +63,10 @@ class Batches(Generic[T]):
 
     @property
     def _come_again(self) -> bool:
-        """Whether a step that is begun again gets the same batches. Those of a rehearsal are not
-        made anew either: a loader's workers would draw other random numbers.
+        """Whether a step that is begun again gets the same batches.
+
+        Those of a rehearsal are not made anew either: a loader's workers would draw other random
+        numbers.
         """
         return not self._is_elastic or self._steps.is_rehearsed
 

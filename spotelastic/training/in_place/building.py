@@ -82,8 +82,10 @@ class Builder:
         return frozenset(self._names or ())
 
     def prepare(self) -> None:
-        """Import torch's compiler, if the script seems to use it. A process that comes does so
-        while nobody waits for it: in the function, all ranks of the round would wait.
+        """Import torch's compiler, if the script seems to use it.
+
+        A process that comes does so while nobody waits for it: in the function, all ranks of the
+        round would wait.
         """
         if self._build is None:
             return
@@ -175,8 +177,9 @@ class Builder:
 
 
 def compiles(script: str) -> bool:
-    """Return whether a script seems to use torch's compiler: what a process does too much by this,
-    nobody waits for.
+    """Return whether a script seems to use torch's compiler.
+
+    If this is wrong, a process does more than it needs to, but nobody waits for that.
     """
     return _COMPILES.search(script) is not None
 

@@ -44,8 +44,9 @@ class Control:
     """A connection on which this worker can be told to rest. Raises `OSError` without an agent."""
 
     def __init__(self, path: str, round_: str, local_rank: int, wake: Callable[[], None]) -> None:
-        """`wake` wakes the main thread. It is called by another thread, whenever a rest is asked
-        for.
+        """`wake` wakes the main thread.
+
+        It is called by another thread, whenever a rest is asked for.
         """
         self.round = round_
         """The last round that the worker was in, or was told to enter."""

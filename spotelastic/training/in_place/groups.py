@@ -126,8 +126,9 @@ class Groups:
         return ""
 
     def others(self, own: object) -> int:
-        """Return how many groups there are besides the default one, `own` and those that are made
-        for each round.
+        """Return how many groups there are besides the known ones.
+
+        Known are the default group, `own`, and those that are made for each round.
         """
         known = (dist.group.WORLD, own, *self.built)
         found = torch_names.groups_of_process()
@@ -227,8 +228,9 @@ class Groups:
         dist.init_process_group(options.backend, **given)
 
     def leave_built(self) -> None:
-        """Leave the groups that were made for this round besides the default one. All ranks call
-        this.
+        """Leave the groups that were made for this round besides the default one.
+
+        All ranks call this.
         """
         for group in self.built:
             if group is not dist.group.WORLD:
@@ -283,8 +285,10 @@ def _abort_nccl() -> None:
 
 
 def abort_all(groups: Sequence[Any]) -> None:
-    """Abort all communicators at once. Each first tells its kernels to end, and then waits for the
-    device. Aborted one after the other, it would wait for kernels that nobody has told yet.
+    """Abort all communicators at once.
+
+    Each first tells its kernels to end, and then waits for the device. Aborted one after the other,
+    it would wait for kernels that nobody has told yet.
 
     torch brackets aborts as a group of NCCL's for that. It is of no use, because torch makes each
     abort in a thread of its own, and NCCL's groups are those of a thread.

@@ -179,8 +179,9 @@ class Meeting:
         return self._loop.groups.problem(own) or loaders.problem() or self.hindrance
 
     def _is_hindered(self) -> bool:
-        """Whether something stands in the way by now. It is told. Where the agent wants this worker
-        to rest, that ends the process.
+        """Whether something stands in the way by now.
+
+        It is told. Where the agent wants this worker to rest, that ends the process.
         """
         problem = self._late_problem()
         if problem:
@@ -206,8 +207,9 @@ class Meeting:
                 raise dist.DistError(broken or "the process group was closed during the step")
 
     def vote(self, value: int | None = None) -> int:
-        """Return once all ranks of the round have called this, with the largest value. Raises what
-        torch raises otherwise.
+        """Return once all ranks of the round have called this, with the largest value.
+
+        Raises what torch raises otherwise.
 
         Where this worker was asked to rest, or a collective of the step has failed, that is raised:
         it enters no collective any more.

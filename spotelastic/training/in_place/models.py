@@ -62,8 +62,9 @@ def problem(state: State, built: Collection[str] = ()) -> str:
 
 
 def keeper_problem(state: State) -> str:
-    """Return who keeps the group of this round where no other can be put in its place; empty if
-    nobody does.
+    """Return who keeps the group of this round where no other can be put in its place.
+
+    Empty if nobody does.
     """
     found = keeper(dist.group.WORLD, [place.holder for place in _places(state)])
     return found and (
@@ -156,8 +157,9 @@ def _module_problem(module: torch.nn.Module) -> str:
 
 
 def _is_of_another(value: object) -> str:
-    """Return the name of the class that holds a process group other than the default one, or a
-    mesh; empty if none does.
+    """Return the name of the class that holds a mesh, or a group besides the default.
+
+    The groups are process groups. Empty if no class holds one.
     """
     found = (holder for holder, _, what in held(value) if what is not dist.group.WORLD)
     return next((type(holder).__name__ for holder in found), "")

@@ -63,8 +63,9 @@ def is_ours() -> bool:
 
 
 def finds_desync() -> bool:
-    """Whether torch is to find ranks that are out of step. Then it handles errors, whatever the
-    variable says.
+    """Whether torch is to find ranks that are out of step.
+
+    Then it handles errors, whatever the variable says.
     """
     asked = any(os.environ.get(name, "0") not in ("", "0") for name in _DESYNC)
     return asked or os.environ.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL"

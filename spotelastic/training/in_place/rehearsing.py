@@ -114,8 +114,10 @@ class Rehearsing:
             store_of_all().set(f"{_CAN}{ranks.rank}", "")
 
     def _all_can(self) -> bool:
-        """Return whether all ranks can. Those of another version, or with another setting, would
-        not meet the others in a rehearsal's collectives. All have told before their first vote.
+        """Return whether all ranks can.
+
+        Those of another version, or with another setting, would not meet the others in a
+        rehearsal's collectives. All have told before their first vote.
         """
         ranks = self._loop.ranks()
         keys = [f"{_CAN}{rank}" for rank in range(ranks.world_size)]
@@ -228,8 +230,9 @@ class Rehearsing:
         return struck
 
     def undone(self, problem: str) -> None:
-        """Note that an attempt was put back in which a peer was lost, as far as there is no
-        `problem`.
+        """Note that an attempt in which a peer was lost was put back.
+
+        It was put back as far as there is no `problem`.
         """
         was_in_collective = self.stage is TrialStage.STRUCK
         self.stage = TrialStage.VOTED if was_in_collective else TrialStage.AGAIN

@@ -139,8 +139,9 @@ class Steps:
         self._loop.loops.over()
 
     def _are_done(self, total: int) -> bool:
-        """Return whether the loop ends. A worker that was asked to rest since the last step does
-        so.
+        """Return whether the loop ends.
+
+        A worker that was asked to rest since the last step does so.
 
         Ranks leave the loop together. Otherwise one could be gone whose peer is a step behind.
 
@@ -165,8 +166,9 @@ class Steps:
         return self._loop.last_step() >= total
 
     def _rehearse(self, step: Step, meeting: Meeting) -> bool:
-        """Keep the state of a step that is rehearsed, or restore it for its next attempt. Returns
-        False where a peer was lost meanwhile.
+        """Keep the state of a step that is rehearsed, or restore it for its next attempt.
+
+        Returns False where a peer was lost meanwhile.
         """
         rehearsing, standing = self._rehearsing, Standing(step.number - 1, "dirty")
         if not rehearsing.restores_first and any(map(samplers.waits, self._samplers())):
@@ -190,8 +192,9 @@ class Steps:
         return True
 
     def settle(self) -> None:
-        """Do what the end of the last block has left to do: count a step that was rehearsed, wait
-        for others, and enter a round.
+        """Do what the end of the last block has left to do.
+
+        Count a step that was rehearsed, wait for others, and enter a round.
         """
         made, self._made = self._made, None
         if made is not None and self._meeting is not None:
@@ -235,8 +238,9 @@ class Steps:
             )
 
     def enter_prepared(self) -> bool:
-        """Enter the round, where this process has only prepared until now. Returns whether it was
-        so.
+        """Enter the round, where this process has only prepared until now.
+
+        Returns whether it was so.
         """
         variables = self._loop.groups.prepares
         if variables is None:
@@ -387,8 +391,9 @@ class Steps:
             self._tell_and_rest(step, meeting)
 
     def _skipped(self, attempt: Attempt, error: BaseException | None) -> bool:
-        """Undo a step that all ranks skip, or go back from. Returns whether an exception is settled
-        by that.
+        """Undo a step that all ranks skip, or go back from.
+
+        Returns whether an exception is settled by that.
         """
         meeting, line = self._meeting, attempt.differs
         if not (error is None or failures.is_unwinding(error)):

@@ -90,8 +90,10 @@ class Undo:
         self._begun = begun
 
     def finished(self, stepped: Collection[int] | None) -> None:
-        """Take the step as made. `stepped` are the ids of the optimizers that have stepped in it;
-        None: the script has others, of which nothing is known.
+        """Take the step as made.
+
+        `stepped` are the ids of the optimizers that have stepped in it; None: the script has
+        others, of which nothing is known.
 
         What an optimizer has not stepped with may be added to in the next step.
         """
@@ -133,8 +135,9 @@ class Undo:
 
     @property
     def problem(self) -> str:
-        """Why what was changed cannot be put back; empty if it can. It cannot once an optimizer has
-        stepped.
+        """Why what was changed cannot be put back; empty if it can.
+
+        It cannot once an optimizer has stepped.
         """
         begun = self._begun
         if begun is None:
@@ -155,8 +158,9 @@ class Undo:
         return next((problem for ask in self.others if (problem := ask())), "")
 
     def put_back(self, *, stays: bool = False) -> None:
-        """Undo what was done since the step began, as far as it was noted. With `stays`, the place
-        in the data is not concerned.
+        """Undo what was done since the step began, as far as it was noted.
+
+        With `stays`, the place in the data is not concerned.
         """
         begun = self._begun
         if begun is None:

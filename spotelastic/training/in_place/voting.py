@@ -71,8 +71,9 @@ class Votes:
         self._stages: list[Stage] = []
 
     def vote(self, value: int | None = None) -> int:
-        """Return once all ranks of the round have called this, with the largest value, from 0 to
-        255. Raises what torch raises of a collective that has failed.
+        """Return the largest value, from 0 to 255, once all ranks of the round have called this.
+
+        Raises what torch raises of a collective that has failed.
         """
         if self._groups.is_closed:  # a peer must not hear of this rank, which may lack gradients
             raise dist.DistError("the process group was closed before the step vote")
@@ -181,8 +182,9 @@ def largest(value: int | None, ranks: Ranks) -> int:
 
 
 def _listening() -> socket.socket | None:
-    """Return a socket that listens where this machine is reached from others of the round; None if
-    there is no way to them.
+    """Return a socket that listens where others of the round reach this machine.
+
+    None if there is no way to them.
     """
     try:
         host = addresses.towards(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))

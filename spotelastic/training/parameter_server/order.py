@@ -111,8 +111,9 @@ class Order:
         self._given.append(batch)
 
     def due(self) -> tuple[int, ...]:
-        """Return the batches of the next update, in the order of summation; none if it is not
-        due.
+        """Return the batches of the next update, in the order of summation.
+
+        There are none if it is not due.
         """
         rules = self._rules
         if rules.mode == "synchronous":
@@ -140,7 +141,8 @@ class Order:
 
 
 def _are_in_time(bases: Collection[int], version: int, staleness: int) -> bool:
-    """Return whether gradients computed on these versions can all be applied in time, the oldest
-    first, the first of them on `version`.
+    """Return whether gradients computed on these versions can all be applied in time.
+
+    They are applied oldest first, the first of them on `version`.
     """
     return all(version + place - base <= staleness for place, base in enumerate(sorted(bases)))

@@ -126,8 +126,9 @@ class ParameterServer:
     # -- one copy for all --------------------------------------------------------------------------
 
     def _agree(self, *, begins: bool = False) -> tuple[int, ...]:
-        """Have all ranks take the newest copy that one of them has. Returns a number for each
-        rank's node.
+        """Have all ranks take the newest copy that one of them has.
+
+        Returns a number for each rank's node.
 
         A rank replaces its own copy only by a whole one. So if a rank is lost meanwhile, there is
         still a newest copy.
@@ -172,8 +173,10 @@ class ParameterServer:
 
 
 def standby_of(nodes: Sequence[int]) -> int | None:
-    """Return the rank that stands by: the first one of another node than the server's, if there is
-    one. With two ranks there is none, because one has to work.
+    """Return the rank that stands by.
+
+    It is the first one of another node than the server's, if there is one. With two ranks there is
+    none, because one has to work.
     """
     if len(nodes) < 3:
         return None

@@ -128,8 +128,10 @@ def take(state: State, loss: Any = None) -> StepFingerprint:
 def differences(
     first: StepFingerprint, second: StepFingerprint, before: StepFingerprint | None = None
 ) -> list[Difference]:
-    """Return what differs. What others follow from comes first: values before parameters, and these
-    before gradients; then the largest.
+    """Return what differs.
+
+    What others follow from comes first: values before parameters, and these before gradients; then
+    the largest.
 
     `before` is what there was before the step, beside which the size of differences is told.
     """

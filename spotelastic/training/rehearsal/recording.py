@@ -80,8 +80,9 @@ class NoRecording:
         """Note that the state was restored."""
 
     def stepped(self, step: int, loss: Any, page: Any) -> None:
-        """Note that a step counts, and was saved if a save was due. May wait, and may end the
-        process.
+        """Note that a step counts, and was saved if a save was due.
+
+        May wait, and may end the process.
 
         The `page` says whether a node is about to come or go.
         """

@@ -46,8 +46,9 @@ class Loops:
     _is_over: bool = False
 
     def begins(self, total: int) -> None:
-        """Note that a loop of `steps(total)` begins. What this process did again before its first
-        step is not to change the state a second time.
+        """Note that a loop of `steps(total)` begins.
+
+        What this process did again before its first step is not to change the state a second time.
         """
         last = self.last_step()
         self._raise_floor()
@@ -100,8 +101,9 @@ class Loops:
         return f"what it has done between two loops since step {step} has to be done again"
 
     def epochs(self, total: int, steps: int, ended: Callable[[bool], None]) -> Iterator[int]:
-        """Yield the epochs that are left of `total`. `ended` is called when one has ended, and told
-        whether others are left.
+        """Yield the epochs that are left of `total`.
+
+        `ended` is called when one has ended, and told whether others are left.
         """
         if self._had_epochs:
             raise UsageError("checkpoint.epochs() is called once: it goes over all of the epochs")

@@ -49,8 +49,9 @@ class OwnValues:
             self.seed = ranks.gather(torch.initial_seed())[0]
 
     def hold_randomness(self, step: int) -> None:
-        """Note the random numbers that are saved with this step, whatever is drawn before the
-        save.
+        """Note the random numbers that are saved with this step.
+
+        They are these whatever is drawn before the save.
         """
         self._held = step, randomness.capture()
 
@@ -75,8 +76,10 @@ class OwnValues:
         ]
 
     def restore(self, ranks: Ranks, restored: RestoreSource, asked: int | None) -> None:
-        """Take them from a save, and restore this rank's random numbers; with another number of
-        ranks, derive them. `asked` is the step that the script asked for.
+        """Take these values from a save, and restore this rank's random numbers.
+
+        With another number of ranks, the random numbers are derived. `asked` is the step that the
+        script asked for.
         """
         if self.conditions is not None:
             refuse_others(restored.own_value("conditions"), self.conditions)

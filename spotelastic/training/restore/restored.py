@@ -273,8 +273,9 @@ class RestoreSource:
         self._saved.index(renamed_piece(piece, self._numbered, models, compiled) for piece in known)
 
     def _check_groups(self, state: State) -> None:
-        """Raise `UsageError` where groups have other sizes, so that numbers mean other
-        parameters.
+        """Raise `UsageError` where groups have other sizes.
+
+        Numbers mean other parameters then.
         """
         for name in self._numbered:
             for number, group in enumerate(state.values[name].param_groups):

@@ -57,8 +57,10 @@ def has_virtual_ranks(entries: Iterable[object]) -> bool:
 
 
 def impose(entries: Iterable[object]) -> None:
-    """Set what can be set. Raises `UsageError` for a state without virtual ranks, whose sums are
-    added up in another order on other nodes.
+    """Set what can be set.
+
+    Raises `UsageError` for a state without virtual ranks, whose sums are added up in another order
+    on other nodes.
     """
     if not has_virtual_ranks(entries):
         raise UsageError(WITHOUT)
@@ -91,8 +93,10 @@ def found() -> Conditions:
 
 
 def _precision() -> str:
-    """Return how products and convolutions round. Asked by its older name, torch refuses to tell
-    where a script has set it by the newer ones, which torch 2.8 does not have.
+    """Return how products and convolutions round.
+
+    Asked by its older name, torch refuses to tell where a script has set it by the newer ones,
+    which torch 2.8 does not have.
     """
     parts = torch.backends.cuda.matmul, getattr(torch.backends.cudnn, "conv", None)
     found = [getattr(each, "fp32_precision", "") for each in parts]
@@ -100,8 +104,10 @@ def _precision() -> str:
 
 
 def agree(ranks: Ranks) -> Conditions:
-    """Return what all ranks have. Raises `UsageError` on all of them where one differs from the
-    first, with the name of its node. All ranks call it.
+    """Return what all ranks have.
+
+    Raises `UsageError` on all of them where one differs from the first, with the name of its node.
+    All ranks call it.
     """
     (first, its), *others = ranks.gather((ranks.node, found()))
     for rank, (node, theirs) in enumerate(others, 1):
@@ -114,8 +120,9 @@ def agree(ranks: Ranks) -> Conditions:
 
 
 def refuse_others(begun_with: Mapping[str, str] | None, now: Mapping[str, str]) -> None:
-    """Raise `UsageError` where a run is restored that was begun with something else. None: it was
-    begun without `--exact`.
+    """Raise `UsageError` where a run is restored that was begun with something else.
+
+    None: it was begun without `--exact`.
     """
     if begun_with is not None and (name := _different(begun_with, now)):
         raise UsageError(
@@ -134,7 +141,8 @@ def told(its: Conditions) -> str:
 
 
 def _different(its: Mapping[str, str], theirs: Mapping[str, str]) -> str:
-    """Return the first name whose values differ; empty if none does. What one of them does not
-    know is of another version.
+    """Return the first name whose values differ; empty if none does.
+
+    What one of them does not know is of another version.
     """
     return next((each for each in its if theirs.get(each, its[each]) != its[each]), "")

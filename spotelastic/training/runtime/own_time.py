@@ -165,8 +165,9 @@ class OwnTimeMeter:
 
     @contextlib.contextmanager
     def voting(self) -> Iterator[None]:
-        """Note that this rank has its gradients, and waits in the block until all others have
-        theirs.
+        """Note that this rank has its gradients, and waits in the block.
+
+        It waits until all others have their gradients.
 
         Where a round was entered in place, this comes before the hook of the optimizer.
         """
@@ -178,8 +179,9 @@ class OwnTimeMeter:
             self.waited(begin, self._clock())
 
     def step_ends(self, step: int) -> None:
-        """Note that the script has finished a step. What follows until `step_begins` is not its
-        work.
+        """Note that the script has finished a step.
+
+        What follows until `step_begins` is not its work.
         """
         if self._begin:
             end = self._clock()
@@ -209,8 +211,10 @@ class OwnTimeMeter:
 
 
 def period(step_time: float, every: float) -> int:
-    """Return the steps between two measurements: a power of two, so that all ranks, whose steps
-    take about the same time, measure at the same ones.
+    """Return the number of steps between two measurements.
+
+    It is a power of two, so that all ranks, whose steps take about the same time, measure at the
+    same steps.
     """
     return 1 << max(LEAST, math.ceil(math.log2(max(every / max(step_time, 1e-6), 1.0))))
 

@@ -50,8 +50,10 @@ class RehearsalRecord:
         step_time: float,
         restores: bool = False,
     ) -> Self:
-        """Return the record after a step was rehearsed. It took `seconds` more than the step.
-        `restores`: only a restore has brought it back as it was.
+        """Return the record after a step was rehearsed.
+
+        It took `seconds` more than the step. `restores`: only a restore has brought it back as it
+        was.
         """
         drawn = hashlib.blake2b(f"{self.script}/{step}".encode(), digest_size=4).digest()
         spread = 1 + int.from_bytes(drawn, "little") / (1 << 32)

@@ -163,8 +163,10 @@ class Saving:
                 first_save_note(plan.view, session.ranks.rank, step).leave(arena)
 
     def _commit_step(self, *, urgent: bool = False) -> bool:
-        """Save the last step to be committed, unless it was. All ranks call this. Returns False if
-        that was not possible, or if the state was changed since: that is told.
+        """Save the last step to be committed, unless it was.
+
+        All ranks call this. Returns False if that was not possible, or if the state was changed
+        since: that is told.
 
         What ranks have saved of a step is put together, whenever they saved it. So it must never
         happen that one rank's part is of before a change, and another's of after it. All ranks ask
@@ -231,8 +233,10 @@ class Saving:
         self._from_memory = None
 
     def _see_to_plan(self, plan: SavePlan) -> None:
-        """Plan with all ranks where there is no plan, or one from before the first step that does
-        not fit what scripts have made of their state since.
+        """Plan with all ranks if there is no plan, or if an early one does not fit.
+
+        An early plan is from before the first step; it may not fit what scripts have made of their
+        state since.
         """
         early, plan.is_early = plan.is_early, False
         if (early and any(self._entered()[0].ranks.gather(not plan.fits()))) or not plan.is_made:

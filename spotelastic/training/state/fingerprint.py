@@ -14,8 +14,9 @@ _THREADS = 4
 
 
 def fingerprint(state: StateView) -> str:
-    """Return a SHA-256 of all tensors of a state, with their names; empty where some are sharded,
-    so that this rank does not have them.
+    """Return a SHA-256 of all tensors of a state, with their names.
+
+    Empty where some are sharded, so that this rank does not have them.
 
     It does not depend on how many ranks have the state, nor on wrappers, devices, or the pieces in
     which tensors are saved.

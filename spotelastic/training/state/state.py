@@ -350,8 +350,9 @@ class State:
         }
 
     def _model_of(self, optimizer: torch.optim.Optimizer) -> torch.nn.Module | None:
-        """Return the module that names the optimizer's parameters; None if it is saved by
-        numbers.
+        """Return the module that names the optimizer's parameters.
+
+        None if the optimizer is saved by numbers.
         """
         if any(self.values.get(name) is optimizer for name in self.by_themselves):
             return None

@@ -1,5 +1,6 @@
-"""Writes what a person sees of a cluster as HTML: sections that the dashboard renews, and a report
-that is one file.
+"""Writes what a person sees of a cluster as HTML.
+
+That is sections that the dashboard renews, and a report that is one file.
 
 Templates escape whatever they are given. So a name, a log line or an error can hold anything.
 """

@@ -1,5 +1,7 @@
-"""Decides who may use the dashboard (pure): the browser to which its address was given, and no page
-of anybody else's in that browser.
+"""Decides who may use the dashboard (pure).
+
+It is for the browser to which its address was given, and for no page of anybody else's in that
+browser.
 
 What must never happen:
 

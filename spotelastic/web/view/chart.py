@@ -206,8 +206,9 @@ def by_round(executed: Iterable[Point], starts: Sequence[float]) -> list[list[Po
 
 
 def joined(runs: Iterable[list[tuple[int, float]]]) -> list[list[tuple[int, float]]]:
-    """Return the stretches, with one that goes on where the last one ended as a part of that: only
-    steps that were executed again begin another line.
+    """Return the stretches, joining one that goes on where the last one ended to that one.
+
+    Only steps that were executed again begin another line.
     """
     lines: list[list[tuple[int, float]]] = []
     for run in runs:
@@ -219,8 +220,9 @@ def joined(runs: Iterable[list[tuple[int, float]]]) -> list[list[tuple[int, floa
 
 
 def thinned(run: Line, most: int) -> Line:
-    """Return a stretch with at most `most` points that looks the same: of each part of it the
-    first, the lowest, the highest and the last point stay.
+    """Return a stretch with at most `most` points that looks the same.
+
+    Of each part of it the first, the lowest, the highest and the last point stay.
     """
     if len(run) <= most:
         return run
@@ -334,8 +336,9 @@ def _bands(
 def _past(
     executed: Sequence[Point], drawable: Sequence[Point], spells: Iterable[tuple[float, int]]
 ) -> Iterable[tuple[int, int]]:
-    """Yield the steps of each spell that a finite loss has ended: of all until that one. What was
-    trained again from before may have the same steps.
+    """Yield the steps of each spell that a finite loss has ended: of all until that one.
+
+    What was trained again from before may have the same steps.
     """
     finite = [point.at for point in drawable]
     for seen_at, first in spells:

@@ -79,8 +79,9 @@ class _Time:
 
 
 def history(it: PublishedCluster, counts: Sequence[tuple[float, int]]) -> tuple[HistoryChart, ...]:
-    """Return the curves of which something is known; `counts`: how many nodes train, from each time
-    on.
+    """Return the curves of which something is known.
+
+    `counts`: how many nodes train, from each time on.
     """
     executed = sorted(it.points, key=lambda point: point.at)
     times = [*(point.at for point in (*executed[:1], *executed[-1:])), *(at for at, _ in counts)]

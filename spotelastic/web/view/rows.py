@@ -307,8 +307,10 @@ def _is_round(event: Event, phase: str) -> bool:
 
 
 def events(newest: Iterable[Event], now: float, *, every: bool = False) -> Iterator[EventRow]:
-    """Yield the rows of events, the newest first. Unless `every` one is wanted, what is routine and
-    follows each other is one row, and so is told what a lost node's peers say of it.
+    """Yield the rows of events, the newest first.
+
+    Unless `every` one is wanted, what is routine and follows each other is one row, and so is told
+    what a lost node's peers say of it.
     """
     ordered = list(newest)
     lost = [each.at for each in ordered if each.kind == "loss"]

@@ -186,8 +186,9 @@ def round_starts(events: Iterable[Event]) -> tuple[float, ...]:
 
 
 def not_finite_spells(events: Iterable[Event]) -> tuple[tuple[float, int], ...]:
-    """Return the times at which losses were seen to be NaN or infinite, each with the step since
-    which they were; the newest ones of many.
+    """Return the times at which losses were seen to be NaN or infinite.
+
+    Each comes with the step since which they were; of many, these are the newest.
     """
     found = (
         (event.at, int(event.data.get("step", 0)))
@@ -213,8 +214,9 @@ def _is_control(event: Event) -> bool:
 
 
 def _start(tracks: dict[str, _Track], event: Event, before: set[str]) -> set[str]:
-    """Note that a round has started: its members train, and the others wait of those that have
-    trained `before`. Return its members.
+    """Note that a round has started, and return its members.
+
+    The members train, and the others wait of those that have trained `before`.
     """
     members = _members(event)
     for node in members - before:
@@ -279,8 +281,9 @@ def _lane(node: str, track: _Track, share: _Share) -> NodeLane:
 
 
 def _rounds(ordered: Iterable[Event], share: _Share) -> Iterator[LaneSpan]:
-    """Yield the rounds that have started, each until the next one, or the job's end; those too
-    short to be seen as one that stands for them.
+    """Yield the rounds that have started, each until the next one, or the job's end.
+
+    Those too short to be seen come as one that stands for them.
     """
     marks = [event for event in ordered if event.kind == "job" or _starts_a_round(event)]
     ends = [*(event.at for event in marks[1:]), share.end]

@@ -16,8 +16,10 @@ KEPT = frozenset("\n\t\u200d")
 
 
 def plain(text: str) -> str:
-    """Return a text of unknown origin without what is no text: control characters, marks that turn
-    the direction of writing around, halves of characters.
+    """Return a text of unknown origin without what is no text.
+
+    That is control characters, marks that turn the direction of writing around, and halves of
+    characters.
     """
     if text.isascii() and text.isprintable():
         return text

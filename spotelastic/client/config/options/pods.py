@@ -1,5 +1,6 @@
-"""Declares the options of `up --kube` and `spotelastic kube` about pods: the table `kubernetes` of
-`spotelastic.toml`.
+"""Declares the options of `up --kube` and `spotelastic kube` about pods.
+
+In `spotelastic.toml` they are the table `kubernetes`.
 """
 
 from collections.abc import Mapping, Sequence
