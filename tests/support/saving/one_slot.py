@@ -31,7 +31,7 @@ class OneSlot:
         sizes: OverlapSizes = SIZES,
         ranks: Ranks = ALONE,
     ) -> None:
-        self._ranks = ranks
+        self.ranks = ranks
         self._path = path
         self._state = State(values, piece=piece)
         self._sizes = sizes
@@ -40,7 +40,7 @@ class OneSlot:
 
     def plan(self) -> None:
         self.view = self._whole_view()
-        self.saver = Saver(self._ranks, self.view, "round", self._sizes)
+        self.saver = Saver(self.ranks, self.view, "round", self._sizes)
         self._path.write_bytes(bytes(max(self.saver.nbytes, slot_bytes(0, b"", 0))))
 
     def _whole_view(self) -> StateView:

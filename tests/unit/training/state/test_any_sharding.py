@@ -104,7 +104,10 @@ def run(life: Life, state: dict[str, Any], saved: OneSlot | None = None) -> None
         if saved is not None:
             try:
                 saved.save(number)
+                fits = True
             except LayoutChanged:
+                fits = False  # one rank may have less room than another
+            if not all(saved.ranks.gather(fits)):
                 saved.plan()
                 saved.save(number)
 
