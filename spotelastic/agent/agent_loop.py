@@ -276,7 +276,7 @@ class AgentLoop:
             return False
         route = config.output.route(failure.rank, failure.local_rank, "stderr")
         try:
-            return config.put is None and route.shown and os.path.sameopenfile(1, 2)
+            return not config.in_cluster and route.shown and os.path.sameopenfile(1, 2)
         except OSError:  # one of them is closed
             return False
 

@@ -214,7 +214,7 @@ def notes(status: Status, now: float) -> list[Text]:
     for found in (status.rehearsal, status.proof):
         if found is not None and not found.differs:
             lines.append(Text(found.text))
-    if status.skipped.steps and not any(each.text == status.skipped.text for each in lines):
+    if status.skipped.steps and not any(each.plain == status.skipped.text for each in lines):
         lines.append(Text(status.skipped.text))
     if odd := _not_understood(status):
         lines.append(Text(odd))

@@ -114,8 +114,8 @@ def _published(collection: _Collection) -> None:
 def _output(collection: _Collection, rows: Sequence[NodeStatus]) -> None:
     """Add the output of the nodes' workers, as the log group has it."""
     cluster, archive = collection.source.cluster, collection.archive
-    for row in rows if cluster is not None else ():
-        if row.role == "worker":
+    for row in rows:
+        if cluster is not None and row.role == "worker":
             try:
                 archive.text(f"nodes/{row.id}/output.log", newest_lines(cluster, row.id))
             except SpotelasticError as error:

@@ -72,6 +72,8 @@ class VirtualRanksSum(Protocol):
     """Computes a step's virtual ranks, and sums what they come to."""
 
     loss: torch.Tensor | None
+    norm: torch.Tensor | None
+    """The norm by which the step's gradients were clipped, if they were."""
 
     def shares(self, leaves: int, ranks: int) -> list[range]:
         """Return which virtual ranks each rank computes."""

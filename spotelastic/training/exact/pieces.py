@@ -94,10 +94,12 @@ class Pieces:
         self.are_summed = False
         """Whether the gradients are those of all virtual ranks."""
         self.loss: Tensor | None = None
+        self.norm: Tensor | None = None
 
     def begin(self, step: int) -> None:
         """Begin a step, of which nothing is summed."""
-        self.are_summed, self._passes, self.loss = False, 0, None
+        self.are_summed, self._passes = False, 0
+        self.loss = self.norm = None
         self._measures = step % MEASURED_EVERY == 0
 
     def shares(self, leaves: int, ranks: int) -> list[range]:
@@ -147,7 +149,7 @@ class Pieces:
         """Scale gradients to a norm of at most `max_norm`. Returns the norm that they had."""
         from spotelastic.training.exact.sharded import clip_grad_norm_
 
-        found = clip_grad_norm_(parameters, max_norm)
+        found = self.norm = clip_grad_norm_(parameters, max_norm)
         if self._sharded is not None:
             self._sharded.note_clipped()
         return found

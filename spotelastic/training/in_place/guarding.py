@@ -135,7 +135,9 @@ class Guard:
         norm = _norm(gradients)
         if (scale := getattr(optimizer, "grad_scale", None)) is not None:
             norm = norm / scale.to(norm.device)  # a fused optimizer unscales by itself
-        for each in self._clipped:
+        samplers_ = (v for v in self._state.values.values() if isinstance(v, ElasticSampler))
+        clipped = (each.pieces.norm for each in samplers_ if each.pieces is not None)
+        for each in (*self._clipped, *(each for each in clipped if each is not None)):
             norm = torch.maximum(norm, each.to(norm))
         value, left_out = _as_tensor(loss), getattr(optimizer, "found_inf", None)
         self._has_loss = value is not None

@@ -332,8 +332,8 @@ def join(loop: LoopParts, variables: Mapping[str, str], step: int, *, restores: 
         _restore_on(restoring, loop, ranks, step)
     if told := [record[0] for _, _, *record, theirs in found if not theirs and record]:
         loop.own.rehearsals = of_script(told[0])
-    for _, _, *record, _ in found:
-        samplers.leave_out(loop.state.values, *record[1:])
+    for _, _, *records, _ in found:
+        samplers.leave_out(loop.state.values, *records[1:])
     loop.resumed(step)
 
 

@@ -77,14 +77,15 @@ def found() -> Conditions:
     strict = torch.are_deterministic_algorithms_enabled()
     strict &= not torch.is_deterministic_algorithms_warn_only_enabled()
     cudnn = torch.backends.cudnn
+    mkl = torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
     return {
         "torch": f"{torch.__version__} ({str(torch.version.git_version)[:10]})",
         "CUDA": str(torch.version.cuda or torch.version.hip or "none"),
-        "cuDNN": str(cudnn.version() or "none"),
+        "cuDNN": str(cudnn.version() or "none"),  # type: ignore[no-untyped-call]
         "GPU": linux.gpu_models(),
         "CPU kernels": torch.backends.cpu.get_cpu_capability(),
         "threads": str(torch.get_num_threads()),
-        "MKL and oneDNN": f"{torch.backends.mkl.is_available()}, {torch.backends.mkldnn.enabled}",
+        "MKL and oneDNN": f"{mkl}, {torch.backends.mkldnn.enabled}",
         "deterministic algorithms": str(strict),
         "cuDNN's choice of algorithms": f"{cudnn.benchmark}, {cudnn.deterministic}",
         CUBLAS[0]: os.environ.get(CUBLAS[0], "none"),

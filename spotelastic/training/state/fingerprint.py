@@ -40,5 +40,5 @@ def _digest(pieces: Sequence[Chunk]) -> bytes:
     found = hashlib.sha256(f"{first.tensor.dtype}{first.shape};".encode())
     for piece in pieces:
         here = piece.tensor.resolve_conj().resolve_neg().contiguous().cpu()
-        found.update(here.reshape(-1).view(torch.uint8).numpy())
+        found.update(here.reshape(-1).view(torch.uint8).numpy().data)
     return found.digest()

@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -18,7 +19,7 @@ import spotelastic as se
 
 SAMPLES = 96
 """Of an epoch, which has four steps."""
-FOLDER, STEPS = Path(sys.argv[1]), int((*sys.argv[2:], 12)[0])
+FOLDER, STEPS = Path(sys.argv[1]), int((*sys.argv[2:], "12")[0])
 
 
 def is_disturbed(step: int) -> None:
@@ -36,7 +37,7 @@ model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Dropout(0.3), nn.
 optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
 rows = torch.arange(SAMPLES * 8.0).view(SAMPLES, 8).sin()
 sampler = se.ElasticSampler(SAMPLES, 24, virtual_ranks=6)
-loader = DataLoader(rows, batch_sampler=sampler)  # type: ignore[arg-type]  # it has items
+loader: Any = DataLoader(rows, batch_sampler=sampler)  # type: ignore[arg-type]  # it has items
 state = {"model": model, "optimizer": optimizer, "data": sampler}
 with se.Checkpointer(state) as checkpoint:
     batches = checkpoint.batches(loader)

@@ -3,6 +3,7 @@ each: `python -m support.scripts.virtual_ranks FOLDER KIND,... NUMBER...`.
 """
 
 import sys
+from typing import Any
 
 import support.training.forked
 from support.training.virtual_loops import KINDS, LeavesOut, Poisoned, Throttled
@@ -15,7 +16,7 @@ OTHERS = Throttled, Poisoned, LeavesOut
 def train(rank: int, world: int, name: str, folder: str) -> None:
     kind = {**KINDS, **{each.__name__: each for each in OTHERS}}[name]()
     place = f"{folder}/{name}-{world}"
-    given = {"storage": place, "build": kind.build, "guard": kind.guards}
+    given: dict[str, Any] = {"storage": place, "build": kind.build, "guard": kind.guards}
     with se.Checkpointer(kind.state, **given) as checkpoint:
         kind.checkpoint = checkpoint
         losses = ""

@@ -11,7 +11,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -197,7 +197,7 @@ class Sharded(Virtual):
     def shard(self) -> dict[str, Any]:
         model = Net()
         fully_shard([model.layer, model.norm])
-        self.model = fully_shard(model)
+        self.model = cast("nn.Module", fully_shard(model))
         self.optimizer = torch.optim.AdamW(model.parameters(), 1e-2, foreach=False)
         return {"model": self.model, "optimizer": self.optimizer}
 

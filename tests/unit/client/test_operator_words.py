@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from typing import cast
 
+from spotelastic.client.kubernetes.cluster_mark import ClusterMark
 from spotelastic.client.operator.look import LookedAt, carry_out
 from spotelastic.client.operator.operator_decision import OperatorPolicy, ResourceSeen, decide
-from spotelastic.client.operator.resource import ClusterMark, JobResource
+from spotelastic.client.operator.resource import JobResource
 from spotelastic.kubernetes.pods import Manifest
 from spotelastic.kubernetes.provider.api_client import KubeApi
 from spotelastic.kubernetes.provider.call_errors import Conflicting

@@ -93,7 +93,7 @@ class Loop:
         with se.Checkpointer(
             self.state, storage=folder, guard=guard, snapshot_every=2, checkpoint_every=4
         ) as checkpoint:
-            batches = checkpoint.batches(DataLoader(data, batch_sampler=self.sampler))  # type: ignore[arg-type, var-annotated]
+            batches = checkpoint.batches(DataLoader(data, batch_sampler=self.sampler))  # type: ignore[arg-type]
             for step in checkpoint.steps(steps):
                 batch = self.batch
                 with step:
@@ -150,7 +150,7 @@ def test_what_a_scaler_skips_is_no_fault(tmp_path: Path, fused: bool) -> None:
 
     def scales(self: Loop, step: Any) -> None:
         loss = self.loss(self.rows)
-        scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        scaler.scale(loss).backward()
         scaler.step(self.optimizer)
         scaler.update()
 
