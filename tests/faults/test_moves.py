@@ -36,7 +36,7 @@ from spotelastic.model.job import Settings
 from spotelastic.model.progress import Interruption
 from spotelastic.web.reading import SELDOM, ClusterReader
 
-pytestmark = pytest.mark.soak
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(600)]
 
 EAST, WEST = "us-east-1", "us-west-2"
 SETTINGS = Settings(1, 2, workers=1, **SAVES)
