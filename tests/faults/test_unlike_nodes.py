@@ -1,5 +1,6 @@
 """A job on nodes of unlike types, which have other numbers of workers, on the local cloud."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,10 +14,12 @@ from support.processes.patience import PATIENT
 from spotelastic.local import cloud
 from spotelastic.model.job import Settings
 
-pytestmark = pytest.mark.faults
+pytestmark = [pytest.mark.faults, pytest.mark.soak]
 
 SCRIPT = TESTS / "support/scripts/exact_training.py"
 STEPS = "80"
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+"""Sums of several threads have other bits."""
 SMALL, LARGE = "g5.xlarge", "g6.12xlarge"
 
 
@@ -30,7 +33,7 @@ def test_a_node_with_more_gpus_takes_the_place_of_a_lost_one_and_no_bit_changes(
         boot=cloud.BOOT,
         script=SCRIPT.read_text(),
         args=(str(folder), STEPS),
-        env={"OMP_NUM_THREADS": "1"},
+        env=ONE_THREAD,
         settings=Settings(1, 2, workers=1, **SAVES),
         instance_types=(SMALL, LARGE),
         virtual_ranks=True,
@@ -56,7 +59,13 @@ def alone(folder: Path) -> str:
     (own := folder / "alone").mkdir()
     run = sys.executable, "-m", "spotelastic", "run", "--standalone", str(SCRIPT), str(own), STEPS
     done = subprocess.run(
-        run, cwd=own, capture_output=True, text=True, timeout=3 * PATIENT, check=True
+        run,
+        cwd=own,
+        env={**os.environ, **ONE_THREAD},
+        capture_output=True,
+        text=True,
+        timeout=3 * PATIENT,
+        check=True,
     )
     (line,) = (each for each in done.stderr.splitlines() if "have the fingerprint" in each)
     return line.rpartition(" ")[2]

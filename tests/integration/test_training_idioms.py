@@ -147,7 +147,7 @@ def test_steps_that_go_down_and_a_late_restore_are_refused(tmp_path: Path) -> No
             se.Checkpointer(state, storage=str(tmp_path / "other")),
         ):
             pass
-    with pytest.raises(UsageError, match="this Checkpointer was left"), checkpoint:
+    with pytest.raises(UsageError, match="this Checkpointer is closed"), checkpoint:
         pass
     assert restored(make(), tmp_path) == 5
 

@@ -7,7 +7,11 @@ import pytest
 from support.processes.tutorials import PAGES, blocks, environment_of, follow
 
 NOT_TRIED = {
-    "pip install '.[all]'": "the tests have installed it",
+    (
+        "python3 -m venv ~/spotelastic              "
+        "# on Debian and Ubuntu first: sudo apt install python3-venv"
+    ): "the tests have installed it",
+    "spotelastic dashboard train": "it stays until Ctrl-C",
     "python3 -m venv ~/spotelastic": "the tests have installed it",
     "aws configure sso --profile training": "needs an AWS account",
     "spotelastic doctor --aws": "needs an AWS account",

@@ -422,7 +422,7 @@ def test_a_script_says_what_it_goes_on_from_and_lets_nobody_in(
         "begin afresh with SPOTELASTIC_FRESH=1",
         done,
     )
-    assert "no step was executed: the run had already reached step 3 before" in done
+    assert "no step was executed: the run had already reached step 3; " in done
     fresh = train("2", SPOTELASTIC_FRESH="1")
     assert fresh.stdout == "begins at 0\n"
     assert fresh.stderr.count("\n") == 1 and "beginning afresh: step 3" in fresh.stderr

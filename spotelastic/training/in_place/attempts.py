@@ -7,6 +7,11 @@ from typing import Any, Protocol, Self
 from spotelastic.model.in_place import Change, Enter
 from spotelastic.training.in_place.guarding import Fault
 
+AHEAD = (
+    "a batch is taken before the block of its step, as by a prefetcher of the script's own: it may "
+    "be the share of another rank then. Take it in the block"
+)
+
 
 class _Maker(Protocol):
     """Makes steps: see `steps.Steps`."""

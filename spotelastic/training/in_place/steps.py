@@ -39,7 +39,7 @@ from spotelastic.training.data.audit import AuditPlan
 from spotelastic.training.data.sampler import ElasticSampler
 from spotelastic.training.exact.pieces import Pieces, Trained
 from spotelastic.training.in_place import failures, models
-from spotelastic.training.in_place.attempts import Attempt, Step
+from spotelastic.training.in_place.attempts import AHEAD, Attempt, Step
 from spotelastic.training.in_place.auditing import Auditing
 from spotelastic.training.in_place.guarding import Fault, Guard
 from spotelastic.training.in_place.meeting import LoopParts, Meeting, join
@@ -49,11 +49,6 @@ from spotelastic.training.in_place.voting import largest
 from spotelastic.training.in_place.watching import IN_PLACE
 from spotelastic.training.state.lasting import Lasting
 from spotelastic.training.state.rank_agreement import digest_of_tensor
-
-AHEAD = (
-    "a batch is taken before the block of its step, as by a prefetcher of the script's own: it may "
-    "be the share of another rank then. Take it in the block"
-)
 
 
 class Steps:

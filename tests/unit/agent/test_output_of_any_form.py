@@ -170,7 +170,7 @@ def test_a_reader_that_takes_no_more_is_told_of_at_the_end(tmp_path: Path, said:
     with worker(tmp_path, show, stuck_after=0.05) as stream:
         os.write(stream, b"line\n")
     go_on.set()
-    assert said == ["the workers' last output is lost: the reader of this takes no more of it"]
+    assert said == ["the workers' last output is lost: nobody reads this command's output any more"]
 
 
 def prints(to: TextIO) -> Callable[[int, int, str], None]:

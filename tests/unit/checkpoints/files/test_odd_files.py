@@ -156,7 +156,7 @@ def check(base: Path, things: list[Thing], many: int = 0) -> None:
             if thing.kind in NEVER_KEPT or not thing.path.isprintable():
                 assert there is None and f"{thing.shown} is not kept" in told, thing
             elif thing.kind == "changes always":
-                assert there is not None or f"{thing.shown} is rewritten all the time" in told
+                assert there is not None or f"{thing.shown} changes all the time" in told
             else:
                 assert there == here is not None, thing
     assert place.told == sorted(set(place.told), key=place.told.index), "each is told once"
