@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from spotelastic_checkpoints.addresses import split
+from spotelastic_checkpoints.addresses import join, split
 from support.emulated_kubernetes.cluster import RunningCluster
 
 from spotelastic.clock import wall
@@ -66,7 +66,10 @@ class PodRunView:
         state = "running" if own else "starting"
         if seen.job is not None and seen.job.state != "running":
             state = str(seen.job.state)
-        leader = find_leader(self.endpoints)
+        # A pod that has taken another's place has an address of its own.
+        _, port = split(self.endpoints[0])
+        members = (join(each.address, port) for each in round_.members)
+        leader = find_leader([*members, *self.endpoints])
         address = split(leader.endpoint)[0] if leader is not None else ""
         nodes = tuple(
             NodeStatus(each.node, "worker", "training", each.zone, each.address, round_.ranks(each))

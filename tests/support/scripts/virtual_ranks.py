@@ -2,6 +2,7 @@
 each: `python -m support.scripts.virtual_ranks FOLDER KIND,... NUMBER...`.
 """
 
+import os
 import sys
 from typing import Any
 
@@ -24,7 +25,8 @@ def train(rank: int, world: int, name: str, folder: str) -> None:
             with step:
                 step.loss = kind.block(step.number)
             losses += "" if kind.guards else f" {step.loss.item():.9g}"
-    print(name, world, kind.computed, kind.digest() + losses, flush=True)
+    line = f"{name} {world} {kind.computed} {kind.digest()}{losses}\n"
+    os.write(1, line.encode())  # in one piece, beside those of other ranks
 
 
 for kind in sys.argv[2].split(","):
