@@ -101,10 +101,7 @@ class Checkpointer(Saving):
     ) -> None:
         tell_mistakes_in_a_line()
         self._state = State(state)
-        self._exact = conditions.is_exact(exact)
-        conditions.checkpointer_is_made()
-        if self._exact:
-            conditions.impose(self._state.values.values())
+        self._exact = conditions.begin(exact, self._state.values.values())
         self._builder = Builder(build, self._state, groups)
         self._storage = None if storage is None else os.fspath(storage)
         self._schedule = Schedule(snapshot_every, checkpoint_every)

@@ -106,12 +106,17 @@ def status(
         ends_at=ended.at + linger if ended is not None and linger is not None else None,
         usd=spent.spent,
         usd_per_hour=spent.per_hour,
-        logged={
-            name: series[-1].value
-            for name, series in records.measured.items()
-            if series and name not in (GPU_USE, GPU_MEMORY)
-        },
+        logged=_logged(records),
     )
+
+
+def _logged(records: Records) -> dict[str, float | None]:
+    """Return the newest value of each name that the script logs."""
+    return {
+        name: series[-1].value
+        for name, series in records.measured.items()
+        if series and name not in (GPU_USE, GPU_MEMORY)
+    }
 
 
 def _newest_reports(records: Records) -> Sequence[Progress]:

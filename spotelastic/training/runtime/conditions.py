@@ -34,10 +34,16 @@ def expect_checkpointer() -> None:
     _expected.append(register_optimizer_step_pre_hook(_refuse))
 
 
-def checkpointer_is_made() -> None:
-    """Leave it to that what is refused."""
+def begin(said: bool | None, entries: Iterable[object]) -> bool:
+    """Set what decides the last bits, if that is wanted, and return whether it is.
+
+    A Checkpointer is made, so that optimizers wait for one no more.
+    """
     while _expected:
         _expected.pop().remove()
+    if wanted := is_exact(said):
+        impose(entries)
+    return wanted
 
 
 def _refuse(*_: object) -> None:
