@@ -50,8 +50,10 @@ SAVED = 8
 RANKS, KILLED = 4, 2
 OFTEN = 3
 """Steps from one rehearsal to the next."""
-MOST = 25
-"""Moments: each ends a rehearsal that is under way, so that a slow machine would make no step."""
+MOST, MOST_BUILT = 25, 10
+"""Moments: each ends a rehearsal that is under way, so that a slow machine would make no step.
+After each, a sharded model is built again, which takes a busy machine seconds.
+"""
 APART = 0.6
 """Seconds between two moments, at most."""
 KINDS = [
@@ -140,13 +142,13 @@ def alone(_: int, tell: Callable[[Any], None]) -> None:
 class Moments:
     """What happens to workers, and when."""
 
-    def __init__(self, seed: int, daemon: Committed, quiet: int) -> None:
+    def __init__(self, seed: int, daemon: Committed, quiet: int, most: int) -> None:
         self._draw = random.Random(seed)
         self._daemon = daemon
         self._quiet = quiet
         self._killed = 0
         self._next = self._others = 0.0
-        self._left = MOST
+        self._left = most
         self._round, self._before = -1, dict[int, int]()
 
     def looks(self, agent: Agent) -> None:
@@ -227,10 +229,12 @@ def drawn(
     with cluster(folder / "daemon", workers=ranks) as [node]:
         daemon = Committed(node, 0)
         node.agent.subscribe(hears)
+        most = MOST_BUILT if make is Sharded else MOST
+        moments = Moments(seed, daemon, steps_of(make) - QUIET, most)
         plan = Plan(
             begins=daemon.begins,
             restores_from=daemon.source,
-            looks=Moments(seed, daemon, steps_of(make) - QUIET).looks if happens else None,
+            looks=moments.looks if happens else None,
             node=node.name,
         )
         trains = script(make, seed, saves=not happens)
