@@ -246,6 +246,7 @@ def test_groups_that_nobody_looks_after_are_emptied(its: ProvidedCloud) -> None:
     assert its.group().desired == 1
     provider.postpone(time.time() + 1.0)
     until(lambda: its.group().desired == 0 and not its.staying(), PATIENT)
+    its.made_again()
     provider.postpone(time.time() + 3600.0)
     assert len(its.sized(1)) == 1, "a controller that comes back goes on"
 

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 from support.in_place.resting_drawn import KILLED, KINDS, RANKS, kind_of
 from support.in_place.told_cases import Told, told_in
+from support.processes.patience import DRAWN_WITHIN
 
-pytestmark = pytest.mark.soak
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(DRAWN_WITHIN + 20)]
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +22,7 @@ def test_losses_and_planned_changes_at_any_moment_change_no_parameter(
     alone: Told, tmp_path: Path, seed: int
 ) -> None:
     case = f"drawn-{seed}"
-    found = told_in(tmp_path, [case])[case]
+    found = told_in(tmp_path, [case], DRAWN_WITHIN)[case]
     last = [told[-1] for told in found["told"].values() if told]
     ended = [each["parameters"] for each in last if isinstance(each, dict)]
     assert len(ended) >= RANKS - KILLED

@@ -8,6 +8,7 @@ import pytest
 from support.draws import soaked
 from support.in_place.resting_drawn import KILLED, RANKS, VIRTUAL, flipped_kind
 from support.in_place.told_cases import Told, told_in
+from support.processes.patience import DRAWN_WITHIN
 from support.processes.warm_python import WarmPython
 from support.training.virtual_loops import KINDS, Throttled
 
@@ -65,12 +66,13 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> list[Told]:
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(DRAWN_WITHIN + 20)
 @pytest.mark.parametrize("seed", range(8))
 def test_losses_and_planned_changes_at_any_moment_change_no_bit(
     alone: list[Told], tmp_path: Path, seed: int
 ) -> None:
     case = f"virtual-{seed}"
-    found = told_in(tmp_path, [case])[case]
+    found = told_in(tmp_path, [case], DRAWN_WITHIN)[case]
     ended = parameters(found)
     assert len(ended) >= RANKS - KILLED
     assert all(each == alone[seed % len(VIRTUAL)] for each in ended)
@@ -87,13 +89,14 @@ def test_a_guarded_run_ends_as_one_whose_data_lack_the_bad_batches(
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(DRAWN_WITHIN + 20)
 @pytest.mark.parametrize("seed", range(5))
 def test_a_guarded_run_does_so_through_losses_and_planned_changes(
     tmp_path: Path, seed: int
 ) -> None:
     """With a seed of 0 nothing happens but what the guard does."""
     names = ["left-out-alone", f"guarded-{seed}"]
-    found = told_in(tmp_path, names)
+    found = told_in(tmp_path, names, DRAWN_WITHIN)
     [expected], ended = (parameters(found[name]) for name in names)
     assert len(ended) >= RANKS - KILLED
     assert all(each == expected for each in ended)
@@ -103,13 +106,14 @@ def test_a_guarded_run_does_so_through_losses_and_planned_changes(
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(DRAWN_WITHIN + 20)
 @pytest.mark.parametrize("seed", range(9))
 def test_a_rank_with_a_flipped_bit_is_named_and_what_it_did_is_undone(
     alone: list[Told], tmp_path: Path, seed: int
 ) -> None:
     """In a gradient, a weight or a moment, by turns."""
     case, kind = f"flipped-{seed}", flipped_kind(seed)
-    found = told_in(tmp_path, [case])[case]
+    found = told_in(tmp_path, [case], DRAWN_WITHIN)[case]
     ended = parameters(found)
     assert len(ended) == 3
     assert all(each == alone[0] for each in ended)

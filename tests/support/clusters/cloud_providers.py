@@ -77,6 +77,8 @@ class ProvidedCloud:
 
     is_up: Callable[[str], bool] = lambda name: True
     """Whether what an instance runs has begun, and can be told to end."""
+    made_again: Callable[[], None] = lambda: None
+    """Makes groups that have ended, where who made the cluster does so and not its controller."""
 
     def needs(self, what: str) -> None:
         """Skips a test of what the cloud has no counterpart of."""
@@ -151,9 +153,15 @@ def kubernetes_cloud() -> Iterator[ProvidedCloud]:
                 "metadata": {"name": its.root, "labels": its.labels("root")},
             }
         )
-        switch = api.create(pod_groups.switch(its, IMAGE, root, UNATTENDED))
-        for name in (its.spot, its.on_demand):
-            api.create(pod_groups.group(its, name, {"spec": _idle(30)}, switch))
+
+        def make() -> None:
+            until(lambda: api.get("Job", its.switch) is None, PATIENT)
+            switch = api.create(pod_groups.switch(its, IMAGE, root, UNATTENDED))
+            for name in (its.spot, its.on_demand):
+                until(lambda name=name: api.get("ReplicaSet", name) is None, PATIENT)
+                api.create(pod_groups.group(its, name, {"spec": _idle(30)}, switch))
+
+        make()
         cloud = kube_cloud.connect(api, its.cluster, invisible_for=1.0)
         yield ProvidedCloud(
             cloud,
@@ -169,6 +177,7 @@ def kubernetes_cloud() -> Iterator[ProvidedCloud]:
                 "announcements": "machines are drained when it is time, and not announced before",
             },
             lambda name: bool(api.log(name)),
+            make,
         )
 
 

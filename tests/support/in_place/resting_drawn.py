@@ -21,6 +21,7 @@ import torch.distributed as dist
 from spotelastic_checkpoints import messages
 from support.in_place.resting_agent import Agent, Case, Plan, Script, run
 from support.in_place.resting_kinds import Committed, parameters
+from support.processes.patience import DRAWN_WITHIN
 from support.saving.daemons_and_workers import cluster
 from support.training import loop_kinds
 from support.training.loop_kinds import Plain
@@ -234,6 +235,7 @@ def drawn(
         plan = Plan(
             begins=daemon.begins,
             restores_from=daemon.source,
+            within=DRAWN_WITHIN / 2,
             looks=moments.looks if happens else None,
             node=node.name,
         )

@@ -14,13 +14,13 @@ from support.processes.patience import CASES_WITHIN
 Told = dict[str, Any]
 
 
-def told_in(folder: Path, cases: Iterable[str]) -> dict[str, Told]:
+def told_in(folder: Path, cases: Iterable[str], within: float = CASES_WITHIN) -> dict[str, Told]:
     """Return what workers have told in each case. Files of it are in the folder."""
     subprocess.run(
         [sys.executable, "-W", "ignore", "-m", "support.in_place.resting_cases", folder, *cases],
         cwd=TESTS,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         check=True,
-        timeout=CASES_WITHIN,
+        timeout=within,
     )
     return {file.stem: json.loads(file.read_text()) for file in folder.glob("*.json")}

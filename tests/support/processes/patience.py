@@ -12,6 +12,8 @@ at once a minute, so that two of them cost two minutes.
 
 CASES_WITHIN = 800.0 if os.environ.get("SPOTELASTIC_TEST_DEVICE") else 220.0
 """Seconds for all cases of in-place recovery in a module. On a GPU each process makes a context."""
+DRAWN_WITHIN = 600.0
+"""Seconds for a case in which much is drawn that happens to workers, beside other tests."""
 
 
 def eventually(check: Callable[[], object], what: str = "it") -> None:
