@@ -155,10 +155,9 @@ def kubernetes_cloud() -> Iterator[ProvidedCloud]:
         )
 
         def make() -> None:
-            until(lambda: api.get("Job", its.switch) is None, PATIENT)
+            until(lambda: not _there(api, its), PATIENT)
             switch = api.create(pod_groups.switch(its, IMAGE, root, UNATTENDED))
             for name in (its.spot, its.on_demand):
-                until(lambda name=name: api.get("ReplicaSet", name) is None, PATIENT)
                 api.create(pod_groups.group(its, name, {"spec": _idle(30)}, switch))
 
         make()
@@ -179,6 +178,12 @@ def kubernetes_cloud() -> Iterator[ProvidedCloud]:
             lambda name: bool(api.log(name)),
             make,
         )
+
+
+def _there(api: kube_api.KubeApi, its: KubeNames) -> bool:
+    """Return whether anything is left of groups that have ended."""
+    groups = (api.get("ReplicaSet", name) for name in (its.spot, its.on_demand))
+    return any((api.get("Job", its.switch), *groups))
 
 
 def _idle(grace: int) -> dict[str, object]:
