@@ -24,32 +24,13 @@ from spotelastic_checkpoints.errors import (
 )
 from spotelastic_checkpoints.protocol.agent_client import DaemonClient
 from spotelastic_checkpoints.protocol.launch import start_daemon
-from spotelastic_checkpoints.types import (
-    Commit,
-    MemberRanks,
-    RoundInfo,
-    Ward,
-)
+from spotelastic_checkpoints.types import MemberRanks, RoundInfo, Ward
 
 from spotelastic.agent.config import AgentConfig
-from spotelastic.agent.state.events import (
-    Claimed,
-    CommitSeen,
-    DaemonGone,
-    EpochSuperseded,
-    FilesReported,
-    Flushed,
-    LeftCheckpointer,
-    LocalEvent,
-    SaveSealed,
-    Stepped,
-    StepRehearsed,
-    WorkerAttached,
-)
+from spotelastic.agent.state.events import Claimed, Flushed, LocalEvent
 from spotelastic.agent.state.values import Workers
 from spotelastic.clock import steady
 from spotelastic.errors import EnvironmentFailure
-from spotelastic.model.progress import Point
 from spotelastic.model.replication import Replication
 from spotelastic.model.round import Member, Round, RoundEnd
 from spotelastic.store.tls import TlsFiles
@@ -226,27 +207,10 @@ class Checkpoints:
     def _said(self, client: DaemonClient, event: messages.DaemonEvent) -> None:
         if client is not self._client:
             return  # Given up meanwhile: its end is no news, and would be the next one's, too.
-        match event:
-            case messages.Attached():
-                self._post(WorkerAttached())
-            case messages.Sealed(step=step, waiting=waiting):
-                self._post(SaveSealed(step, waiting))
-            case messages.Points(points=points):
-                self._post(Stepped(tuple(Point(p.step, p.loss, p.at) for p in points)))
-            case messages.Committed(epoch=epoch, step=step, at=at):
-                self._post(CommitSeen(Commit(epoch, step), at))
-            case messages.WorkerLeft():
-                self._post(LeftCheckpointer())
-            case messages.SaveFailed(message=message):
-                logger.warning(f"checkpoints: {message}")
-            case messages.Rehearsed(step, world_size, outcome, message, kind):
-                self._post(StepRehearsed(step, world_size, outcome, message, kind))
-            case messages.FilesTold(message=message):
-                self._post(FilesReported(message))
-            case messages.Superseded(epoch=epoch):
-                self._post(EpochSuperseded(epoch))
-            case messages.Closed():
-                self._post(DaemonGone())
+        if isinstance(event, messages.SaveFailed):
+            logger.warning(f"checkpoints: {event.message}")
+        else:
+            self._post(event)
 
 
 def round_info(

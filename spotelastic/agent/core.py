@@ -13,12 +13,10 @@ from spotelastic.agent.decide import AgentDecision, decide
 from spotelastic.agent.executor import AgentExecutor
 from spotelastic.agent.observe import observe
 from spotelastic.agent.state.events import (
+    AgentEvent,
     AgentStarted,
-    CommitSeen,
-    FilesReported,
     LocalEvent,
     NodesRead,
-    StepRehearsed,
     StoreWentBack,
 )
 from spotelastic.agent.state.values import NEW, NodeState
@@ -72,12 +70,8 @@ class AgentCore:
             self._read(event, now)
             return
         self._observe(event, now)
-        if isinstance(event, CommitSeen):
-            self._executor.tell_commit(event.commit, event.at)
-        elif isinstance(event, StepRehearsed):
-            self._executor.tell_rehearsal(event)
-        elif isinstance(event, FilesReported):
-            self._executor.tell_files(event.message)
+        if not isinstance(event, AgentEvent):
+            self._executor.tell(event)
 
     def _read(self, event: StoreChanged, now: float) -> None:
         keys, before = self._executor.keys, self._seen

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import singledispatchmethod
 
+from spotelastic_checkpoints import messages
 from spotelastic_checkpoints.errors import CheckpointsError, DaemonUnavailable
 from spotelastic_checkpoints.types import Commit
 
@@ -97,7 +98,7 @@ class AgentExecutor:
         except (Unavailable, LeaseLost):
             return [events.WriteFailed(self._clock() + WRITE_RETRY)]
         except DaemonUnavailable:
-            return [events.DaemonGone()]
+            return [messages.Closed()]
         except CheckpointsError as error:
             return self._refused(local, action, error)
 
@@ -492,31 +493,26 @@ class AgentExecutor:
         commit = newest_commit(status, local.store.commit)
         return [events.ProgressReported(told.step, told.step_time, commit)]
 
-    def tell_commit(self, commit: Commit, at: float) -> None:
-        """Record a commit that this node's daemon has seen."""
-        with contextlib.suppress(Unavailable):
-            membership.tell_commit(self._store, self.keys, self.config.node, commit, at)
+    def tell(self, event: messages.DaemonEvent) -> None:
+        """Record what people should know of what this node's daemon says."""
+        with contextlib.suppress(Unavailable, LeaseLost):
+            match event:
+                case messages.Committed(epoch, step, at):
+                    commit = Commit(epoch, step)
+                    membership.tell_commit(self._store, self.keys, self.config.node, commit, at)
+                case messages.Rehearsed():
+                    self._tell_rehearsal(event)
+                case messages.FilesTold(line):
+                    logger.warning(line)
+                    self._record(Event(self._clock(), "files", line, self.config.node))
 
-    def tell_rehearsal(self, found: events.StepRehearsed) -> None:
+    def _tell_rehearsal(self, found: messages.Rehearsed) -> None:
         """Record what was found by making a step again, by reading one back, or at the end."""
         told = tuple(found.message.splitlines())
         its = Rehearsal(found.step, found.world_size, found.outcome, told)
         logger.log(logging.WARNING if its.differs else logging.INFO, its.text)
-        with contextlib.suppress(Unavailable):
-            event = Event(
-                self._clock(),
-                found.kind if found.kind in TOLD_KINDS else REHEARSED,
-                its.line,
-                self.config.node,
-                asdict(its),
-            )
-            self._record(event)
-
-    def tell_files(self, line: str) -> None:
-        """Record what the daemon says about the script's files."""
-        logger.warning(line)
-        with contextlib.suppress(Unavailable, LeaseLost):
-            self._record(Event(self._clock(), "files", line, self.config.node))
+        kind = found.kind if found.kind in TOLD_KINDS else REHEARSED
+        self._record(Event(self._clock(), kind, its.line, self.config.node, asdict(its)))
 
     def _record(self, event: Event) -> None:
         membership.record(self._store, self.keys, event)

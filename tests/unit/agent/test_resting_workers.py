@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
+from spotelastic_checkpoints import messages
 from spotelastic_checkpoints.types import Holder, Resume
 from support.simulation.node_state import changed, node_state
 
@@ -293,10 +294,10 @@ def test_an_agent_knows_since_when_losses_are_not_finite(
     losses: tuple[float | None, ...], since: int
 ) -> None:
     points = [Point(step, loss, NOW) for step, loss in enumerate(losses, 1)]
-    at_once = observe(entered(), events.Stepped(tuple(points)), NOW)
+    at_once = observe(entered(), messages.Points(tuple(points)), NOW)
     by_one = entered()
     for point in points:
-        by_one = observe(by_one, events.Stepped((point,)), NOW)
+        by_one = observe(by_one, messages.Points((point,)), NOW)
     assert at_once.reports.not_finite == by_one.reports.not_finite == since
 
 
@@ -306,9 +307,9 @@ def test_workers_are_not_asked_once_they_have_made_a_step_or_have_left_their_loo
         state = observe(state, events.WorkerPresent("r2", rank), NOW)
     late = NOW + 100
     assert do.AskWorkers() in decided(state, STARTED, late).actions
-    stepped = observe(state, events.Stepped((Point(8, 0.1, NOW),)), NOW)
+    stepped = observe(state, messages.Points((Point(8, 0.1, NOW),)), NOW)
     assert do.AskWorkers() not in decided(stepped, STARTED, late).actions
-    left = observe(state, events.LeftCheckpointer(), NOW)
+    left = observe(state, messages.WorkerLeft(0, 8, clean=True), NOW)
     assert do.AskWorkers() not in decided(left, STARTED, late).actions
     deaf = asked(state)
     for rank in (0, 1):

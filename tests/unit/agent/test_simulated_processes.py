@@ -2,7 +2,6 @@
 
 import re
 from pathlib import Path
-from typing import get_args
 
 import pytest
 
@@ -24,7 +23,8 @@ def performed(owner: type, method: str) -> set[str]:
 
 REAL = performed(NodeProcesses, "do")
 ON_ETCD = performed(AgentExecutor, "_do")
-ALL = {kind.__name__ for kind in get_args(actions.Action)}
+BASES = (actions.Action, actions.LocalAction, actions.DaemonAction)
+ALL = {kind.__name__ for base in BASES for kind in base.__subclasses__() if kind not in BASES}
 
 
 def test_each_action_is_performed_by_the_executor_or_by_the_processes() -> None:
