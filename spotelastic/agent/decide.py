@@ -210,27 +210,21 @@ def _tell_versions(local: NodeState, seen: RunState) -> do.Steps:
 
     The cluster works as one of equals does, but people should know.
     """
-    round_ = seen.round
-    if seen.blind and BLIND not in local.reports.said:
-        yield do.TellVersions(
-            BLIND,
-            f"(protocol {PROTOCOL}) cannot read what another node has written ({seen.blind}): it "
-            "joins no further round; install the same version of spotelastic on all nodes",
-        )
-    others = {key: why for key, why in seen.unreadable.items() if not key.startswith("all/")}
-    if others and UNREADABLE not in local.reports.said:
-        key, why = next(iter(others.items()))
-        yield do.TellVersions(
-            UNREADABLE,
-            f"(protocol {PROTOCOL}) cannot read what a node has written ({key}: {why}): it decides "
-            "about rounds without that; install the same version of spotelastic on all nodes",
-        )
-    if round_ is not None and round_.cause not in CAUSES and NEWER not in local.reports.said:
-        yield do.TellVersions(
-            NEWER,
-            f"(protocol {PROTOCOL}) does not know why round {round_.number} was formed "
-            f"(“{round_.cause}”): another node runs a newer spotelastic; it goes on",
-        )
+    round_, found = seen.round, dict[str, str]()
+    same = "install the same version of spotelastic on all nodes"
+    if seen.blind:
+        what = f"cannot read what another node has written ({seen.blind})"
+        found[BLIND] = f"{what}: it joins no further round; {same}"
+    for key, why in seen.unreadable.items():
+        if not key.startswith("all/"):
+            what = f"cannot read what a node has written ({key}: {why})"
+            found.setdefault(UNREADABLE, f"{what}: it decides about rounds without that; {same}")
+    if round_ is not None and round_.cause not in CAUSES:
+        what = f"does not know why round {round_.number} was formed (“{round_.cause}”)"
+        found[NEWER] = f"{what}: another node runs a newer spotelastic; it goes on"
+    for topic, line in found.items():
+        if topic not in local.reports.said:
+            yield do.TellVersions(topic, f"(protocol {PROTOCOL}) {line}")
 
 
 def _tell(local: NodeState, now: float, nodes: int) -> do.Steps:

@@ -16,6 +16,7 @@ import os
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import singledispatchmethod
+from typing import Any
 
 from spotelastic_checkpoints import messages
 from spotelastic_checkpoints.errors import CheckpointsError, DaemonUnavailable
@@ -27,11 +28,11 @@ from spotelastic.agent.decide import RESTARTED
 from spotelastic.agent.health.illness import EFA, TOLD
 from spotelastic.agent.in_place.duties import not_kept
 from spotelastic.agent.peer_traffic import NOTHING, Sent
-from spotelastic.agent.state import events, failures
+from spotelastic.agent.state import events
 from spotelastic.agent.state.events import LocalEvent
 from spotelastic.agent.state.node_progress import newest, newest_commit, progress
 from spotelastic.agent.state.ports import Events, LeaseSession, Processes
-from spotelastic.agent.state.values import NodeState
+from spotelastic.agent.state.values import NodeState, Workers
 from spotelastic.agent.workers.trouble import WorkerTrouble, without_advice
 from spotelastic.clock import Clock, unbroken
 from spotelastic.errors import LeaseLost, Unavailable, UsageError
@@ -300,17 +301,18 @@ class AgentExecutor:
         workers = local.workers
         if workers is None:
             return []
-        blank = self._blank(workers.round)
+        more = {"rests": workers.can_rest, "attached": workers.attached}
         found = blame.first(
-            failures.of_worker(blank, workers, exit_, self._processes.failure(workers, exit_))
+            self._failure(workers, rank, trouble, at=exit_.at, exit_code=exit_.code, **more)
             for exit_ in workers.exits
             if exit_.code
+            for rank, trouble in [(exit_.local_rank, self._processes.failure(workers, exit_))]
         )
         if found is None and workers.broken is not None:
             local_rank, message, trace = workers.broken
             log = self._processes.log(workers, local_rank)
             trouble = WorkerTrouble(without_advice(message), trace, log)
-            found = failures.of_collective(blank, workers, local_rank, trouble)
+            found = self._failure(workers, local_rank, trouble, exit_code=1, broken=True, **more)
         if found is None:
             return []
         has_peers = seen.round is not None and seen.round.world_size > 1
@@ -323,8 +325,9 @@ class AgentExecutor:
         workers = local.workers
         if workers is None or seen.settings is None:
             return []
-        trouble = self._processes.stall(workers, seen.settings.stall_timeout)
-        found = failures.of_stall(self._blank(workers.round), workers, trouble)
+        pace, timeout = workers.pace, seen.settings.stall_timeout
+        trouble = self._processes.stall(workers, timeout)
+        found = self._failure(workers, pace.behind, trouble, at=pace.step_at, stalled=True)
         return self._report(found, f"rank {found.rank} {found.message}")
 
     @_do.register
@@ -361,6 +364,14 @@ class AgentExecutor:
     def _blank(self, round_: str) -> Failure:
         """Return a failure of this node in a round, of no worker."""
         return Failure(self._new_id(), self.config.node, round_, -1, -1, self._clock(), 0)
+
+    def _failure(
+        self, workers: Workers, local_rank: int, trouble: WorkerTrouble, **more: Any
+    ) -> Failure:
+        """Return the failure of a worker, as it is reported to the holder."""
+        told = {"message": trouble.message, "traceback": trouble.traceback, "log": trouble.log}
+        rank = workers.first_rank + local_rank
+        return replace(self._blank(workers.round), rank=rank, local_rank=local_rank, **told, **more)
 
     def _report(self, failure: Failure, message: str, *, lost_peer: bool = False) -> Events:
         blot = redactor(self.config.secrets)  # before a cut, which might leave half a secret
