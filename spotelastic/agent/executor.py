@@ -44,7 +44,7 @@ from spotelastic.model.node import Node
 from spotelastic.model.notice import Drain
 from spotelastic.model.progress import Event, Progress
 from spotelastic.model.protocol import PROTOCOL
-from spotelastic.model.round import Round
+from spotelastic.model.round import Round, SlotOffer
 from spotelastic.redaction import redactor
 from spotelastic.rendezvous import membership
 from spotelastic.rendezvous.duties import answers, holding
@@ -271,9 +271,10 @@ class AgentExecutor:
             commit = newest_commit(status, local.store.commit)
             if not epoch and round_.members[0].node == node.id:
                 commit = newest(commit, membership.told_commit(self._store, self.keys))
-            ack = answers.ready(
-                node,
-                round_,
+            known = status.ancestry
+            ack = replace(
+                ack,
+                phase="ready",
                 daemon=local.store.daemon,
                 snapshots=status.snapshots,
                 commit=commit,
@@ -283,7 +284,7 @@ class AgentExecutor:
                 end=local.agreement.end,
                 rested=round_.parent if rests else "",
                 standings=resting.standings if resting is not None and rests else (),
-                ancestry=status.ancestry,
+                ancestry=known if known and known.incarnation != round_.parent else None,
             )
         self._store.put(self.keys.ack(node.id), encode(ack), self._session.lease)
         return [events.Acknowledged(ack.round, ack.phase, ack.epoch, bool(ack.rested))]
@@ -291,7 +292,7 @@ class AgentExecutor:
     @_do.register
     def _(self, action: actions.OfferSlots, local: NodeState, seen: RunState) -> Events:
         snapshots = self._processes.status().snapshots
-        offer = answers.offer(local.store.daemon, action.round, snapshots)
+        offer = SlotOffer(action.round, local.store.daemon, snapshots)
         key = self.keys.snapshots(self.config.node)
         self._store.put(key, encode(offer), self._session.lease)
         return [events.SlotsOffered(action.round)]

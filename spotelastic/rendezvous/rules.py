@@ -124,8 +124,13 @@ def trusts_at(at: Moment) -> float:
     return at.seen.healthy_since + 2 * at.settings.lease if at.seen.healthy_since else 0.0
 
 
-def wake(time: float) -> float | None:
-    return time if time < math.inf else None
+def store_was_away(at: Moment) -> RoundDecision | None:
+    """Return the wait until a missing lease means something; None where it does."""
+    until = trusts_at(at)
+    if at.now >= until:
+        return None
+    wake_at = until if until < math.inf else None
+    return RoundDecision(reason="the store was away", wake_at=wake_at)
 
 
 def ill_members(seen: RunState, round_: Round) -> tuple[str, ...]:
