@@ -118,14 +118,11 @@ def issue(
 def fits(found: Certificate, subject: Subject, authority: Certificate, now: datetime) -> bool:
     """Whether the certificate is the authority's, for this subject, with half of its time left."""
     from cryptography import x509
-    from cryptography.x509.oid import ExtendedKeyUsageOID
 
     if found.authority != authority.certificate or _is_old(found, now):
         return False
     certificate = _loaded(found)
-    usages = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
-    if ExtendedKeyUsageOID.SERVER_AUTH not in usages:
-        return False  # an old one for workers, from before their daemons used it as servers
+
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
         hosts = [str(host) for host in names.value.get_values_for_type(x509.IPAddress)]

@@ -214,18 +214,18 @@ class ReportFinished(Action, frozen=True):
 
 
 class AnswerSteps(Action, frozen=True):
-    """Vote with the steps of this node's workers."""
+    """Vote with the steps of this node's workers.
+
+    `sealed`: all of them have saved at the target, and wait.
+    """
 
     proposal: Proposal
+    sealed: bool = False
 
 
 class SetSaveTarget(Action, frozen=True):
     """Write the proposal's target into the workers' pages, then read their steps, and vote."""
 
-    proposal: Proposal
-
-
-class VoteSealed(Action, frozen=True):
     proposal: Proposal
 
 

@@ -13,14 +13,14 @@ etcd comes before the event that says so, and is safe to be written twice.
 import contextlib
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import singledispatchmethod
 from typing import Any
 
 from spotelastic_checkpoints import messages
 from spotelastic_checkpoints.errors import CheckpointsError, DaemonUnavailable
-from spotelastic_checkpoints.types import Commit
+from spotelastic_checkpoints.types import Commit, WorkerStep
 
 from spotelastic.agent import actions, environment
 from spotelastic.agent.config import AgentConfig
@@ -455,26 +455,19 @@ class AgentExecutor:
 
     @_do.register
     def _(self, action: actions.AnswerSteps, local: NodeState, seen: RunState) -> Events:
-        steps = self._processes.status().workers
-        return self._vote(answers.vote(self.config.node, action.proposal, steps, _resumed(local)))
+        return self._answer(action, local, self._processes.status().workers)
 
     @_do.register
     def _(self, action: actions.SetSaveTarget, local: NodeState, seen: RunState) -> Events:
         """Write the target, then read the steps: what a vote confirms depends on that order."""
         proposal = action.proposal
         steps = self._processes.set_target(proposal.round, proposal.id, proposal.target)
-        return self._vote(answers.vote(self.config.node, proposal, steps, _resumed(local)))
-
-    @_do.register
-    def _(self, action: actions.VoteSealed, local: NodeState, seen: RunState) -> Events:
-        proposal, steps = action.proposal, self._processes.status().workers
-        node, resumed = self.config.node, _resumed(local)
-        return self._vote(answers.vote(node, proposal, steps, resumed, sealed=True))
+        return self._answer(actions.AnswerSteps(proposal), local, steps)
 
     @_do.register
     def _(self, action: actions.Refuse, local: NodeState, seen: RunState) -> Events:
-        node, resumed = self.config.node, _resumed(local)
-        return self._vote(answers.refusal(node, action.proposal, resumed, plain=action.plain))
+        vote = Vote(self.config.node, action.proposal.id, _resumed(local), refused=True)
+        return self._vote(replace(vote, plain=action.plain))
 
     @_do.register
     def _(self, action: actions.ReleaseWorkers, local: NodeState, seen: RunState) -> Events:
@@ -484,6 +477,12 @@ class AgentExecutor:
         if schedule is not None and local.workers is not None and not local.workers.first_rank:
             logger.info(proposal.reason)
         return [events.WorkersReleased()]
+
+    def _answer(
+        self, asked: actions.AnswerSteps, local: NodeState, steps: Sequence[WorkerStep]
+    ) -> Events:
+        node, resumed = self.config.node, _resumed(local)
+        return self._vote(answers.vote(node, asked.proposal, steps, resumed, sealed=asked.sealed))
 
     def _vote(self, vote: Vote) -> Events:
         self._store.put(self.keys.vote(vote.node), encode(vote), self._session.lease)

@@ -175,10 +175,8 @@ class NodeProcesses:
         """Return what is known of the slowest of workers that have stalled."""
         pace = workers.pace
         folder, rank = self._files(workers, pace.behind)
-        message = (
-            f"has executed no step after step {pace.step} for {timeout:g} s; "
-            f"the stacks of this node's ranks are in {stacks(folder, '*')}"
-        )
+        what = f"has executed no step after step {pace.step} for {timeout:g} s"
+        message = f"{what}; the stacks of this node's ranks are in {stacks(folder, '*')}"
         stack = read_stack(stacks(folder, rank))
         return WorkerTrouble(message, stack, self.log(workers, pace.behind))
 
@@ -207,7 +205,7 @@ class NodeProcesses:
         self._checkpoints.close()
         self._gpus.close()
         self._control.close()
-        self._stores.close()
+        self._stores.forget_spare()
         self._logs.close()
 
     @singledispatchmethod
@@ -408,11 +406,8 @@ class NodeProcesses:
         alive = self._fork(round_.incarnation, round_, member, settings, folder, member.slot)
         logger.info(describe_round(round_, member))
         first, step = round_.first_rank(member.slot), round_.resume.step
-        return [
-            events.WorkersStarted(
-                round_.incarnation, round_.number, first, round_.epoch, alive, step
-            )
-        ]
+        told = (round_.incarnation, round_.number, first, round_.epoch, alive, step)
+        return [events.WorkersStarted(*told)]
 
     @do.register
     def _(self, action: actions.PrepareWorkers, local: NodeState, seen: RunState) -> Events:

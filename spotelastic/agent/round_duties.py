@@ -361,6 +361,6 @@ def _agree(
             yield do.AnswerSteps(proposal)
     elif workers.waiting_at == proposal.target:
         if mine is None or mine.sealed != proposal.target:
-            yield do.VoteSealed(proposal)
+            yield do.AnswerSteps(proposal, sealed=True)
     elif mine is None or mine.aimed != proposal.target:
         yield do.SetSaveTarget(proposal)

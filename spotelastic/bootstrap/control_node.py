@@ -5,9 +5,7 @@ import os
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 from spotelastic_checkpoints import addresses
 
@@ -27,7 +25,8 @@ from spotelastic.bootstrap.context import (
     start,
     start_module,
 )
-from spotelastic.bootstrap.supervisor import Process, SupervisedProcess, supervise
+from spotelastic.bootstrap.reports import reporting
+from spotelastic.bootstrap.supervisor import SupervisedProcess, supervise
 from spotelastic.certificates import MEMBER_NAME
 from spotelastic.clock import wall
 from spotelastic.errors import told
@@ -37,8 +36,6 @@ from spotelastic.store.tls import TlsFiles
 
 logger = logging.getLogger(__name__)
 
-if TYPE_CHECKING:
-    from spotelastic.store.etcd_server.process import EtcdMember
 
 KEEPER = "spotelastic.client.moving.keeper"
 """The module that moves a job between regions: it is the client's."""
@@ -46,7 +43,6 @@ KEEPER_LOOKS, KEEPER_AGAIN = 60.0, 5.0
 """Seconds between two looks whether there is to be one, and until a dead one is started again."""
 SERVES_WITHIN = 60.0
 """Seconds that a restarted etcd member has until it serves."""
-RECORD_TIMEOUT = 10.0
 
 
 def run(me: Identity) -> int:
@@ -84,13 +80,10 @@ def run(me: Identity) -> int:
         MemberLifecycleConfig(config, place.folder, endpoints, home() / "etcd.log"), objects
     )
 
-    def start_etcd() -> Process:
-        return _Etcd(seat.start())
-
     def came_back(died_at: float) -> None:
         """Tells the run about it, once the member serves again."""
         seen_at = wall()
-        seat.etcd.wait(SERVES_WITHIN)
+        seat.etcd.await_service(SERVES_WITHIN)
         _record_outage(spec, tls, me, died_at, seen_at)
 
     keep_fresh(aws, parameter)
@@ -100,7 +93,7 @@ def run(me: Identity) -> int:
     threading.Thread(target=keep, name="keeper", daemon=True).start()
     return supervise(
         (
-            SupervisedProcess("etcd", start_etcd, restarted=came_back),
+            SupervisedProcess("etcd", seat.start, restarted=came_back),
             SupervisedProcess("controller", partial(start, "controller")),
         )
     )
@@ -149,26 +142,10 @@ def _install_etcd(objects: BucketObjects, version: str) -> None:
     os.environ["PATH"] = f"{folder}{os.pathsep}{os.environ['PATH']}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Etcd:
-    """The etcd member's process, as a `Process` of the supervisor."""
-
-    member: "EtcdMember"
-
-    @property
-    def pid(self) -> int:
-        return self.member.pid
-
-    def wait(self) -> int:
-        return self.member.join()
-
-
 def _record_outage(
     spec: JobSpec, tls: TlsFiles, me: Identity, died_at: float, seen_at: float
 ) -> None:
     from spotelastic.rendezvous.membership import record
-    from spotelastic.store.etcd import EtcdStore
-    from spotelastic.store.keys import Keys
 
     back_at, member = wall(), me.tag(MEMBER)
     event = Event(
@@ -178,8 +155,5 @@ def _record_outage(
         me.instance,
         {"at": died_at, "seen_at": seen_at, "back_at": back_at, "member": member},
     )
-    store = EtcdStore(spec.etcd, timeout=RECORD_TIMEOUT, tls=tls)
-    try:
-        record(store, Keys(spec.run), event)
-    finally:
-        store.close()
+    with reporting(spec, me.instance, tls) as reports:
+        record(reports.store, reports.keys, event)

@@ -45,7 +45,6 @@ from spotelastic.bootstrap import (
     kube_control,
     kube_worker,
 )
-from spotelastic.bootstrap.caches import SCRATCH
 from spotelastic.bootstrap.container import NVIDIA
 from spotelastic.bootstrap.context import (
     certificate,
@@ -57,6 +56,7 @@ from spotelastic.bootstrap.context import (
     log_as,
     start,
 )
+from spotelastic.bootstrap.job_environment import SCRATCH
 from spotelastic.bootstrap.phases import PHASES, BootPhases
 from spotelastic.bootstrap.reports import AGAIN, repeated, reporting
 from spotelastic.bootstrap.supervisor import SupervisedProcess, supervise

@@ -8,11 +8,12 @@ ended by itself would be started again.
 import logging
 import os
 import sys
+from functools import partial
 from pathlib import Path
 
 from spotelastic.aws.artifacts.code_archive import unpack
 from spotelastic.bootstrap.context import home, log_as, start
-from spotelastic.bootstrap.supervisor import Process, SupervisedProcess, supervise
+from spotelastic.bootstrap.supervisor import SupervisedProcess, supervise
 from spotelastic.errors import EnvironmentFailure, SpotelasticError
 from spotelastic.kubernetes import pod_files
 from spotelastic.linux import name_process
@@ -34,7 +35,7 @@ def run() -> int:
     name_process("se-boot")
     log_as("boot", os.environ[POD])
     grace = float(os.environ[GRACE])
-    agent = SupervisedProcess("agent", _start, ends=_is_final)
+    agent = SupervisedProcess("agent", partial(start, "pod-agent"), ends=_is_final)
     return supervise((agent,), max(1.0, grace - TIDY_WITHIN), rests=True)
 
 
@@ -83,10 +84,6 @@ def agent() -> int:
     except SpotelasticError as error:
         logger.error(str(error))
         return TRY_AGAIN
-
-
-def _start() -> Process:
-    return start("pod-agent")
 
 
 def _is_final(code: int) -> bool:

@@ -11,7 +11,6 @@ live on for a while, and its keys with it.
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from spotelastic.clock import Clock, steady
 from spotelastic.errors import Unavailable
@@ -24,13 +23,6 @@ RETRY = 0.25
 """Seconds between attempts while the store does not answer."""
 
 _JOIN = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """The lease is lost, with the reason."""
-
-    reason: str
 
 
 class Keeper:
@@ -52,8 +44,8 @@ class Keeper:
         """Return the seconds until the first step."""
         return max(0.0, self._expires - self._ttl * 2 / 3 - self._clock())
 
-    def step(self) -> float | Lost:
-        """Refresh the lease. Returns the seconds until the next step, or that the lease is lost."""
+    def step(self) -> float | str:
+        """Refresh the lease. Returns the seconds until the next step, or why the lease is lost."""
         asked = self._clock()
         if asked >= self._expires:
             return self._lost("the store did not answer in time")
@@ -67,8 +59,8 @@ class Keeper:
         self._expires = asked + ttl
         return ttl / 3
 
-    def _lost(self, why: str) -> Lost:
-        return Lost(f"lease {self.lease:x} is lost: {why}")
+    def _lost(self, why: str) -> str:
+        return f"lease {self.lease:x} is lost: {why}"
 
 
 class Session:
@@ -145,7 +137,7 @@ class Session:
             wait = keeper.first()
             while self._rest(keeper, wait):
                 verdict = keeper.step()
-                if isinstance(verdict, Lost):
+                if isinstance(verdict, str):
                     self._lose(keeper, verdict)
                     break
                 wait = verdict
@@ -161,9 +153,9 @@ class Session:
         with self._wake:
             return not self._wake.wait_for(lambda: self._keeper is not keeper, seconds)
 
-    def _lose(self, keeper: Keeper, lost: Lost) -> None:
+    def _lose(self, keeper: Keeper, why: str) -> None:
         with self._wake:
             if self._keeper is not keeper:
                 return  # It was renewed or closed meanwhile.
             self._keeper = None
-        self._on_lost(lost.reason)
+        self._on_lost(why)

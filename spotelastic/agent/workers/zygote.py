@@ -243,9 +243,9 @@ class _Server:
                 if "end" in message:
                     self._children.end(message["end"]["ids"], message["end"]["signal"])
             for news in self._children.settle():
-                _send(self._channel, {"ended": asdict(news)})
+                _send(self._channel, {"ended": news})
             for failing in self._children.failing():
-                _send(self._channel, {"failing": asdict(failing)})
+                _send(self._channel, {"failing": failing})
 
     def _start(self, order: dict[str, Any], descriptors: list[int]) -> bool:
         """Start a child. Returns True in the child that was forked."""

@@ -111,11 +111,3 @@ def vote(
         confirmed=target if sure else 0,
         sealed=target if sealed else 0,
     )
-
-
-def refusal(node: str, proposal: Proposal, resumed: int = 0, *, plain: bool = False) -> Vote:
-    """Return that the node's workers cannot agree on a step.
-
-    `plain`: they have no Checkpointer yet.
-    """
-    return Vote(node, proposal.id, resumed, refused=True, plain=plain)

@@ -33,8 +33,8 @@ from spotelastic.store.etcd_server.process import (
     EtcdMember,
     MemberConfig,
     find_binary,
+    leads,
     serves,
-    status,
 )
 from spotelastic.store.etcd_server.roster import ListedMember, Roster
 from spotelastic.store.tls import TlsFiles
@@ -208,7 +208,7 @@ class Embedded:
                 return 0, ""
             self._member = member = EtcdMember(self._config, log=log, binary=self._binary)
             member.start()
-        return member.join(), member.last_words()
+        return member.wait(), member.last_words()
 
     def _enter(self) -> bool:
         """Wait until the member may start without data. Returns False when closed before that."""
@@ -270,7 +270,7 @@ class Embedded:
         for each in seen.members:
             if each.id not in heirs and each != mine:
                 roster.remove(seen.endpoint, each.id, tls)
-        if status(self.endpoint, tls=tls).leads:
+        if leads(self.endpoint, tls=tls):
             roster.hand_over(self.endpoint, heirs[0], tls)
         roster.remove(alive[0], mine.id, tls)
 

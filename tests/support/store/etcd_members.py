@@ -66,7 +66,7 @@ class EtcdCluster:
 
         def leads() -> bool:
             seen = find_leader(self.endpoints)
-            found.extend([] if seen is None else [seen.endpoint])
+            found.extend([seen] if seen else [])
             return bool(found)
 
         wait_until(leads, "a member leads")
