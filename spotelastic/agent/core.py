@@ -12,13 +12,7 @@ from spotelastic.agent.actions import Exit
 from spotelastic.agent.decide import AgentDecision, decide
 from spotelastic.agent.executor import AgentExecutor
 from spotelastic.agent.observe import observe
-from spotelastic.agent.state.events import (
-    AgentEvent,
-    AgentStarted,
-    LocalEvent,
-    NodesRead,
-    StoreWentBack,
-)
+from spotelastic.agent.state import events
 from spotelastic.agent.state.values import NEW, NodeState
 from spotelastic.agent.watches import StoreChanged, Watches
 from spotelastic.clock import Clock, unbroken
@@ -46,7 +40,7 @@ class AgentCore:
         self._new_id = new_id
         self._local = NEW
         self._seen = RunState()
-        self.fold(AgentStarted(stays, checks))
+        self.fold(events.AgentStarted(stays, checks))
 
     @property
     def local(self) -> NodeState:
@@ -63,14 +57,14 @@ class AgentCore:
         leads = self._local.membership.leadership is not None
         return holding.gathers(self._seen) if leads else 0.0
 
-    def fold(self, event: LocalEvent | StoreChanged) -> None:
+    def fold(self, event: events.LocalEvent | StoreChanged) -> None:
         """Take in what happened."""
         now = self._clock()
         if isinstance(event, StoreChanged):
             self._read(event, now)
             return
         self._observe(event, now)
-        if not isinstance(event, AgentEvent):
+        if not isinstance(event, events.AgentEvent):
             self._executor.tell(event)
 
     def _read(self, event: StoreChanged, now: float) -> None:
@@ -78,11 +72,11 @@ class AgentCore:
         self._seen = fold(before, event.items, keys, now, event.prefix)
         if has_gone_back(before, self._seen):
             logger.warning("etcd has lost its data: this node joins again")
-            self._observe(StoreWentBack(), now)
+            self._observe(events.StoreWentBack(), now)
         if event.prefix == keys.nodes and not self._local.membership.nodes_seen:
-            self._observe(NodesRead(), now)
+            self._observe(events.NodesRead(), now)
 
-    def _observe(self, event: LocalEvent, now: float) -> None:
+    def _observe(self, event: events.LocalEvent, now: float) -> None:
         self._local = observe(self._local, event, now)
 
     def turn(self, watches: Watches) -> tuple[AgentDecision, Exit | None]:

@@ -15,16 +15,7 @@ from spotelastic.aws.base.identity import BUCKET, MEMBER, Identity, from_imds
 from spotelastic.aws.base.names import PEER_PORT, Names
 from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.aws.node import etcd_identity
-from spotelastic.bootstrap.context import (
-    certificate,
-    home,
-    imds,
-    job,
-    keep_fresh,
-    log_as,
-    start,
-    start_module,
-)
+from spotelastic.bootstrap import context
 from spotelastic.bootstrap.reports import reporting
 from spotelastic.bootstrap.supervisor import SupervisedProcess, supervise
 from spotelastic.certificates import MEMBER_NAME
@@ -51,12 +42,12 @@ def run(me: Identity) -> int:
     from spotelastic.store.etcd_server.process import MemberConfig
 
     aws = Aws(me.region, account=me.account)
-    spec = job(aws, me)
-    log_as("boot", me.instance, spec.env)
+    spec = context.job(aws, me)
+    context.log_as("boot", me.instance, spec.env)
     name = me.tag(MEMBER)
     place = etcd_identity.take(aws, spec.cluster, name, me, logger.info, spec.demands)
     parameter = Names(spec.cluster).member_certificate(name)
-    tls = certificate(aws, parameter)
+    tls = context.certificate(aws, parameter)
     hosts = [addresses.split(endpoint)[0] for endpoint in spec.etcd]
     peers = {
         each: addresses.join(host, PEER_PORT)
@@ -77,7 +68,7 @@ def run(me: Identity) -> int:
     if spec.etcd_version:
         _install_etcd(objects, spec.etcd_version)
     seat = MemberLifecycle(
-        MemberLifecycleConfig(config, place.folder, endpoints, home() / "etcd.log"), objects
+        MemberLifecycleConfig(config, place.folder, endpoints, context.home() / "etcd.log"), objects
     )
 
     def came_back(died_at: float) -> None:
@@ -86,7 +77,7 @@ def run(me: Identity) -> int:
         seat.etcd.await_service(SERVES_WITHIN)
         _record_outage(spec, tls, me, died_at, seen_at)
 
-    keep_fresh(aws, parameter)
+    context.keep_fresh(aws, parameter)
     threading.Thread(target=seat.follow, name="seat", daemon=True).start()
     its = (spec.cluster, me.region, me.tag(BUCKET), me.instance, name)
     keep = partial(_run_keeper, objects, its, moves=spec.regions is not None)
@@ -94,7 +85,7 @@ def run(me: Identity) -> int:
     return supervise(
         (
             SupervisedProcess("etcd", seat.start, restarted=came_back),
-            SupervisedProcess("controller", partial(start, "controller")),
+            SupervisedProcess("controller", partial(context.start, "controller")),
         )
     )
 
@@ -104,7 +95,7 @@ def _run_keeper(objects: BucketObjects, its: Sequence[str], *, moves: bool) -> N
     while True:
         try:
             if moves:
-                code = start_module(KEEPER, its).wait()
+                code = context.start_module(KEEPER, its).wait()
                 logger.warning(f"the keeper ended with {code}: starting it again")
                 time.sleep(KEEPER_AGAIN)
                 continue
@@ -125,19 +116,19 @@ def controller() -> int:
     from spotelastic.linux import name_process
 
     name_process("se-controller")
-    log_as("controller")
-    me = from_imds(imds())
+    context.log_as("controller")
+    me = from_imds(context.imds())
     aws = Aws(me.region, account=me.account)
     calls = CallCount(aws)
-    spec = job(aws, me)
-    log_as("controller", me.instance, spec.env)
-    tls = certificate(aws, Names(spec.cluster).member_certificate(me.tag(MEMBER)))
+    spec = context.job(aws, me)
+    context.log_as("controller", me.instance, spec.env)
+    tls = context.certificate(aws, Names(spec.cluster).member_certificate(me.tag(MEMBER)))
     config = ControllerConfig(spec, me.instance, me.address, tls)
     return run(config, connect(aws, spec, me.tag(BUCKET), calls))
 
 
 def _install_etcd(objects: BucketObjects, version: str) -> None:
-    folder = home() / f"etcd-{version}"
+    folder = context.home() / f"etcd-{version}"
     boot_artifacts.install(objects, boot_artifacts.RELEASES[version], folder)
     os.environ["PATH"] = f"{folder}{os.pathsep}{os.environ['PATH']}"
 

@@ -22,17 +22,7 @@ from spotelastic.model.notice import Drain
 from spotelastic.model.progress import Event
 from spotelastic.model.protocol import unfit
 from spotelastic.model.round import Round, RoundRecord
-from spotelastic.rendezvous import intervals
-from spotelastic.rendezvous.decision import (
-    Action,
-    ClearSlow,
-    CloseRound,
-    CompleteHistory,
-    EndJob,
-    NameSlow,
-    WriteProposal,
-    WriteRound,
-)
+from spotelastic.rendezvous import decision, intervals
 from spotelastic.rendezvous.slowness import slow_nodes
 from spotelastic.rendezvous.view import Measure, RunState
 from spotelastic.store.codec import decode, encode, readable
@@ -187,7 +177,7 @@ def perform(
     store: Store,
     keys: Keys,
     seen: RunState,
-    actions: Sequence[Action],
+    actions: Sequence[decision.Action],
     holding: Compare,
     now: float,
 ) -> TransactionResult:
@@ -197,25 +187,25 @@ def perform(
     records: dict[int, RoundRecord] = {}
     for action in actions:
         match action:
-            case WriteRound(round_):
+            case decision.WriteRound(round_):
                 writes.append(Put(keys.round, encode(round_)))
                 event = _round_event(seen.round, round_, now)
                 if event is not None:
                     writes.append(Put(keys.event(event_name(now)), encode(event)))
-            case CloseRound(round_):
+            case decision.CloseRound(round_):
                 records[round_.number] = RoundRecord(round_, 0.0, round_.resume.step, 0.0, now)
-            case CompleteHistory():
+            case decision.CompleteHistory():
                 _complete(store, keys, records, action)
-            case WriteProposal(proposal):
+            case decision.WriteProposal(proposal):
                 writes.append(Put(keys.proposal, encode(proposal)))
-            case EndJob(job):
+            case decision.EndJob(job):
                 writes.append(Put(keys.job, encode(job)))
                 ended = Event(now, "job", f"{job.state}: {job.reason}")
                 writes.append(Put(keys.event(event_name(now)), encode(ended)))
-            case NameSlow(slow):
+            case decision.NameSlow(slow):
                 writes.append(Put(keys.slow(slow.node), encode(slow)))
                 writes.append(Put(keys.event(event_name(now)), encode(slow_nodes.named(slow))))
-            case ClearSlow(slow, reason):
+            case decision.ClearSlow(slow, reason):
                 writes.append(Delete(keys.slow(slow.node)))
                 over = slow_nodes.cleared(slow, reason, now)
                 writes.append(Put(keys.event(event_name(now)), encode(over)))
@@ -273,7 +263,7 @@ def event_name(at: float) -> str:
 
 
 def _complete(
-    store: Store, keys: Keys, records: dict[int, RoundRecord], action: CompleteHistory
+    store: Store, keys: Keys, records: dict[int, RoundRecord], action: decision.CompleteHistory
 ) -> None:
     known = records.get(action.number)
     if known is None:

@@ -12,13 +12,7 @@ from spotelastic.agent.config import AgentConfig
 from spotelastic.agent.health import efa, gpu_check, nvidia_smi
 from spotelastic.agent.health.kernel_log import KernelLog
 from spotelastic.agent.health.xids import KernelReport
-from spotelastic.agent.state.events import (
-    GpusChecked,
-    GpusExamined,
-    GpusMeasured,
-    LocalEvent,
-    XidSeen,
-)
+from spotelastic.agent.state import events
 from spotelastic.model.gpu import GpuReading
 
 logger = logging.getLogger(__name__)
@@ -44,7 +38,7 @@ class GpuExaminer:
     def __init__(
         self,
         config: AgentConfig,
-        post: Callable[[LocalEvent], None],
+        post: Callable[[events.LocalEvent], None],
         marks: Mapping[str, str],
         measure_every: float = MEASURE_EVERY,
     ) -> None:
@@ -94,7 +88,7 @@ class GpuExaminer:
         if found.note:
             logger.warning(found.note)
         gpus = found.gpus or len(self._known.readings)
-        self._post(GpusChecked(gpus, found.fault, devices, plugin))
+        self._post(events.GpusChecked(gpus, found.fault, devices, plugin))
         if self._known.readings:
             self._measure()
 
@@ -109,7 +103,7 @@ class GpuExaminer:
             answer = nvidia_smi.ask(self._environ, asked=nvidia_smi.USE_FIELDS)
             use = nvidia_smi.use(answer, self._known.addresses)
             if use != before:
-                self._post(GpusMeasured(use))
+                self._post(events.GpusMeasured(use))
             before = use
             if answer.hung or self._closed.wait(self._measure_every):
                 return
@@ -124,7 +118,7 @@ class GpuExaminer:
 
     def _examine(self) -> None:
         answer = nvidia_smi.ask(self._environ)
-        self._post(GpusExamined(nvidia_smi.judge(self._known.readings, answer)))
+        self._post(events.GpusExamined(nvidia_smi.judge(self._known.readings, answer)))
 
     def _reported(self, report: KernelReport) -> None:
         """Tells of what the kernel says about a GPU of this node's workers, not of another one.
@@ -134,4 +128,4 @@ class GpuExaminer:
         fault, ours = report.fault, self._known.addresses
         logger.warning(f"the kernel says: {fault.line}")
         if not ours or report.of_switch or any(fault.gpu.startswith(each) for each in ours):
-            self._post(XidSeen(fault, report.verdict or ""))
+            self._post(events.XidSeen(fault, report.verdict or ""))

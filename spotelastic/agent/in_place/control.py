@@ -14,12 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from spotelastic.agent.state.events import (
-    WorkerDeaf,
-    WorkerListens,
-    WorkerPresent,
-    WorkerRests,
-)
+from spotelastic.agent.state import events
 from spotelastic.model.in_place import FromWorker, Listening, Present, SavesFirst, ToWorker
 
 PACKET = 1 << 20
@@ -29,7 +24,7 @@ _PEER = struct.Struct("3i")
 _DECODER: msgspec.json.Decoder[FromWorker] = msgspec.json.Decoder(FromWorker)
 _JOIN = 5.0
 
-ControlEvent = WorkerListens | WorkerRests | WorkerPresent | WorkerDeaf
+ControlEvent = events.WorkerListens | events.WorkerRests | events.WorkerPresent | events.WorkerDeaf
 
 
 class WorkerControl:
@@ -112,13 +107,13 @@ class WorkerControl:
             return  # it has not said who it is
         match message:
             case None:
-                self._post(WorkerDeaf(rank))
+                self._post(events.WorkerDeaf(rank))
             case Listening(round_):
-                self._post(WorkerListens(round_, rank))
+                self._post(events.WorkerListens(round_, rank))
             case Present(round_):
-                self._post(WorkerPresent(round_, rank))
+                self._post(events.WorkerPresent(round_, rank))
             case SavesFirst(round_):
-                self._post(WorkerPresent(round_, rank, saves=True))
+                self._post(events.WorkerPresent(round_, rank, saves=True))
             case _:
                 rest = (message.standing, message.broken, message.traceback)
-                self._post(WorkerRests(message.round, rank, *rest))
+                self._post(events.WorkerRests(message.round, rank, *rest))

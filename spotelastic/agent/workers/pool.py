@@ -20,13 +20,8 @@ from typing import Any
 from spotelastic_checkpoints.isolated import command
 
 from spotelastic.agent.state.events import Exited, WorkerFailing, ZygoteGone
+from spotelastic.agent.workers import trouble
 from spotelastic.agent.workers.logs import last_lines, stacks
-from spotelastic.agent.workers.trouble import (
-    by_signal,
-    describe_exit,
-    has_last_words,
-    without_advice,
-)
 from spotelastic.agent.workers.zygote import MODULE, PACKET, ZygotePlan
 from spotelastic.linux import END_WITHIN, end_marked
 from spotelastic.signals import send
@@ -194,9 +189,9 @@ def read_error_file(path: Path) -> tuple[str, str]:
     try:
         content = json.loads(path.read_text())["message"]
         if isinstance(content, str):
-            return without_advice(content), ""
+            return trouble.without_advice(content), ""
         trace = str(content.get("extraInfo", {}).get("py_callstack", ""))
-        return without_advice(str(content["message"])), trace
+        return trouble.without_advice(str(content["message"])), trace
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return "", ""
 
@@ -207,9 +202,9 @@ def read_trouble(code: int, folder: Path, rank: int, log: Path, script: Path) ->
     They come from its files in a `folder`, and from its log. `script` is the script's folder.
     """
     message, trace = read_error_file(folder / f"error-{rank}.json")
-    if not message and has_last_words(code):
-        return by_signal(code, last_lines(log), _whole(stacks(folder, rank)), script)
-    return message or describe_exit(code), trace
+    if not message and trouble.has_last_words(code):
+        return trouble.by_signal(code, last_lines(log), _whole(stacks(folder, rank)), script)
+    return message or trouble.describe_exit(code), trace
 
 
 def _whole(path: Path) -> str:
