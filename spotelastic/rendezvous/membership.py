@@ -10,6 +10,7 @@ decision starts from there.
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import msgspec
 from spotelastic_checkpoints.types import Commit
@@ -189,9 +190,8 @@ def perform(
         match action:
             case decision.WriteRound(round_):
                 writes.append(Put(keys.round, encode(round_)))
-                event = _round_event(seen.round, round_, now)
-                if event is not None:
-                    writes.append(Put(keys.event(event_name(now)), encode(event)))
+                if (event := _round_event(seen.round, round_, now)) is not None:
+                    writes.append(_recorded(keys, event))
             case decision.CloseRound(round_):
                 records[round_.number] = RoundRecord(round_, 0.0, round_.resume.step, 0.0, now)
             case decision.CompleteHistory():
@@ -199,31 +199,32 @@ def perform(
             case decision.WriteProposal(proposal):
                 writes.append(Put(keys.proposal, encode(proposal)))
             case decision.EndJob(job):
-                writes.append(Put(keys.job, encode(job)))
                 ended = Event(now, "job", f"{job.state}: {job.reason}")
-                writes.append(Put(keys.event(event_name(now)), encode(ended)))
+                writes += Put(keys.job, encode(job)), _recorded(keys, ended)
             case decision.NameSlow(slow):
-                writes.append(Put(keys.slow(slow.node), encode(slow)))
-                writes.append(Put(keys.event(event_name(now)), encode(slow_nodes.named(slow))))
+                named = _recorded(keys, slow_nodes.named(slow))
+                writes += Put(keys.slow(slow.node), encode(slow)), named
             case decision.ClearSlow(slow, reason):
-                writes.append(Delete(keys.slow(slow.node)))
                 over = slow_nodes.cleared(slow, reason, now)
-                writes.append(Put(keys.event(event_name(now)), encode(over)))
+                writes += Delete(keys.slow(slow.node)), _recorded(keys, over)
     writes += [Put(keys.history(number), encode(record)) for number, record in records.items()]
     return store.commit(compares, writes)
 
 
 def record(store: Store, keys: Keys, event: Event) -> None:
     """Append an event to the run's events."""
-    store.put(keys.event(event_name(event.at)), encode(event))
+    written = _recorded(keys, event)
+    store.put(written.key, written.data)
+
+
+def _recorded(keys: Keys, event: Event) -> Put:
+    return Put(keys.event(event_name(event.at)), encode(event))
 
 
 def fail(store: Store, keys: Keys, reason: str, at: float) -> None:
     """End a job that cannot start, unless it has ended already."""
-    writes: list[Write] = [
-        Put(keys.job, encode(Job("failed", at, reason))),
-        Put(keys.event(event_name(at)), encode(Event(at, "job", f"failed: {reason}"))),
-    ]
+    job, event = Job("failed", at, reason), Event(at, "job", f"failed: {reason}")
+    writes = Put(keys.job, encode(job)), _recorded(keys, event)
     store.commit([Compare(keys.job, "created", 0)], writes)
 
 
@@ -251,10 +252,8 @@ def tell_commit(store: Store, keys: Keys, node: str, commit: Commit, at: float) 
             return
     data = {"epoch": commit.epoch, "step": commit.step, "at": at}
     event = Event(at, "committed", f"step {commit.step} is committed", node, data)
-    store.commit(
-        [Compare(keys.commit, "modified", known.modified if known is not None else 0)],
-        [Put(keys.commit, encode(commit)), Put(keys.event(event_name(at)), encode(event))],
-    )
+    unchanged = Compare(keys.commit, "modified", known.modified if known is not None else 0)
+    store.commit([unchanged], [Put(keys.commit, encode(commit)), _recorded(keys, event)])
 
 
 def event_name(at: float) -> str:
@@ -285,7 +284,10 @@ def _round_event(known: Round | None, round_: Round, now: float) -> Event | None
 
     A storage may be claimed after the round has started.
     """
-    if known is not None and _same_but_for_what_is_learnt(known, round_):
+    learnt: dict[str, Any] = {
+        each: getattr(round_, each) for each in ("epoch", "schedule", "rests")
+    }
+    if known is not None and replace(known, **learnt) == round_:
         return _schedule_event(round_, now) if known.schedule != round_.schedule else None
     step = f" at step {round_.resume.step}" if round_.phase == "started" else ""
     if round_.in_place == "keep":
@@ -306,11 +308,6 @@ def _round_event(known: Round | None, round_: Round, now: float) -> Event | None
             "in_place": round_.in_place,
         },
     )
-
-
-def _same_but_for_what_is_learnt(known: Round, round_: Round) -> bool:
-    epoch, schedule, rests = round_.epoch, round_.schedule, round_.rests
-    return replace(known, epoch=epoch, schedule=schedule, rests=rests) == round_
 
 
 def _schedule_event(round_: Round, now: float) -> Event:

@@ -79,7 +79,7 @@ def test_a_port_in_use_is_named(tmp_path: Path) -> None:
         with EtcdMember(config, log=tmp_path / "log") as member:
             member.start()
             with pytest.raises(EnvironmentFailure, match=rf"{port}.*address already in use"):
-                member.wait(PATIENT)
+                member.await_service(PATIENT)
 
 
 def test_a_member_without_its_cluster_is_unavailable_in_time(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_a_member_without_its_cluster_is_unavailable_in_time(tmp_path: Path) -> 
         with EtcdMember(config, log=tmp_path / "log") as member:
             member.start()
             with pytest.raises(Unavailable, match="does not serve after 1 s"):
-                member.wait(1)
+                member.await_service(1)
 
 
 def test_data_survives_a_restart_and_a_frozen_member_can_be_stopped(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_data_survives_a_restart_and_a_frozen_member_can_be_stopped(tmp_path: Pa
         member.stop()
         assert not member.running
         member.start()
-        member.wait(PATIENT)
+        member.await_service(PATIENT)
         value = store.get("a")
         assert value is not None
         assert (value.data, value.modified) == (b"1", made)

@@ -86,7 +86,7 @@ class EtcdCluster:
         for member in chosen:
             member.start()
         for member in chosen:
-            member.wait(PATIENT)
+            member.await_service(PATIENT)
 
     def kill(self, *names: str) -> None:
         """By SIGKILL. What was written before is in the members' files, see `_save`."""
