@@ -371,8 +371,9 @@ class AgentExecutor:
     ) -> Failure:
         """Return the failure of a worker, as it is reported to the holder."""
         told = {"message": trouble.message, "traceback": trouble.traceback, "log": trouble.log}
-        rank = workers.first_rank + local_rank
-        return replace(self._blank(workers.round), rank=rank, local_rank=local_rank, **told, **more)
+        named = {"rank": workers.first_rank + local_rank, "local_rank": local_rank}
+        more |= told | named
+        return replace(self._blank(workers.round), **more)
 
     def _report(self, failure: Failure, message: str, *, lost_peer: bool = False) -> Events:
         blot = redactor(self.config.secrets)  # before a cut, which might leave half a secret

@@ -10,7 +10,6 @@ decision starts from there.
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import msgspec
 from spotelastic_checkpoints.types import Commit
@@ -284,10 +283,8 @@ def _round_event(known: Round | None, round_: Round, now: float) -> Event | None
 
     A storage may be claimed after the round has started.
     """
-    learnt: dict[str, Any] = {
-        each: getattr(round_, each) for each in ("epoch", "schedule", "rests")
-    }
-    if known is not None and replace(known, **learnt) == round_:
+    epoch, schedule, rests = round_.epoch, round_.schedule, round_.rests
+    if known and replace(known, epoch=epoch, schedule=schedule, rests=rests) == round_:
         return _schedule_event(round_, now) if known.schedule != round_.schedule else None
     step = f" at step {round_.resume.step}" if round_.phase == "started" else ""
     if round_.in_place == "keep":
