@@ -219,6 +219,8 @@ def round_info(
     replicate: Replication = Replication(),  # noqa: B008
 ) -> RoundInfo:
     """Return what the daemon of the node in `member` has to know of the round."""
+    own, rate = (each for each in round_.partners if each.node == member.node), replicate.rate
+    wards = (Ward(each.of, each.daemon, rate or 0.0) for each in own)
     return RoundInfo(
         incarnation=round_.incarnation,
         number=round_.number,
@@ -230,17 +232,10 @@ def round_info(
         schedule=round_.schedule,
         resume=round_.resume,
         cause=round_.cause,
-        ward=_ward(round_, member, replicate),
+        ward=next(wards, None),
         known=round_.known,
         run_id=round_.run_id,
     )
-
-
-def _ward(round_: Round, member: Member, replicate: Replication) -> Ward | None:
-    for partner in round_.partners:
-        if partner.node == member.node:
-            return Ward(partner.of, partner.daemon, replicate.rate or 0.0)
-    return None
 
 
 def _files(tls: TlsFiles | None) -> tuple[Path, Path, Path] | None:

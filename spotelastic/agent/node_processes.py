@@ -10,6 +10,7 @@ import os
 import signal
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from spotelastic_checkpoints.errors import CheckpointsError, DaemonUnavailable
@@ -115,6 +116,13 @@ class NodeProcesses:
         self._checkpoints = checkpoints or Checkpoints(config, post)
         self._gpus = GpuExaminer(config, post, linux.mark(config.state))
         self._control = WorkerControl(config.state / "agent.sock", post)
+        self._variables = partial(
+            environment.worker,
+            self._shared_env,
+            config,
+            daemon=self._checkpoints.socket,
+            control=self._control.path,
+        )
         line = config.line or (lambda _rank, _local_rank, _line: None)
         self._logs = Logs(line, config.error_line, config.output)
 
@@ -198,7 +206,7 @@ class NodeProcesses:
         self._checkpoints.close()
         self._gpus.close()
         self._control.close()
-        self._stores.forget_spare()
+        self._stores.close()
         self._logs.close()
 
     def do(self, action: actions.Action, local: NodeState, seen: RunState) -> Events:
@@ -373,8 +381,8 @@ class NodeProcesses:
         for name in resting.workers.alive:
             local_rank = local_rank_of(name)
             folder, rank = self._files(resting.workers, local_rank)
-            error_file = folder / f"error-{rank}.json"
-            variables = self._variables(round_, member, settings, local_rank, error_file)
+            errors = folder / f"error-{rank}.json"
+            variables = self._variables(settings, round_, member, local_rank, error_file=errors)
             restores = not resting.workers.round or round_.in_place == "restore"
             order = Enter(round_.incarnation, step, restores, variables)
             all_told = self._control.send(local_rank, order) and all_told
@@ -392,8 +400,7 @@ class NodeProcesses:
     def _start_workers(self, round_: Round, member: Member, settings: Settings) -> Events:
         self._checkpoints.begin(round_, member)
         self._kills = memory.kills()
-        folder = self.config.round_logs(round_.number)
-        alive = self._fork(round_.incarnation, round_, member, settings, folder, member.slot)
+        alive = self._fork(round_.incarnation, round_, member, settings, member.slot)
         logger.info(describe_round(round_, member))
         first, step = round_.first_rank(member.slot), round_.resume.step
         told = (round_.incarnation, round_.number, first, round_.epoch, alive, step)
@@ -404,27 +411,20 @@ class NodeProcesses:
             return []
         alone = Member(node.id, node.incarnation, 0, node.address, node.zone, settings.workers)
         beside = replace(round_, incarnation="", number=0, members=(alone,), in_place="prepare")
-        group, logs = f"beside-{round_.incarnation}", self.config.round_logs(0)
         # The rank that it will have, if no other node comes.
         rank = min(set(range(len(round_.members) + 1)) - {m.slot for m in round_.members})
-        alive = self._fork(group, beside, alone, settings, logs, rank)
+        alive = self._fork(f"beside-{round_.incarnation}", beside, alone, settings, rank)
         logger.info(f"this node's workers prepare beside round {round_.number}")
         return [events.WorkersStarted("", 0, 0, 0, alive, 0), events.Said(prepared(round_))]
 
     def _fork(
-        self,
-        group: str,
-        round_: Round,
-        member: Member,
-        settings: Settings,
-        folder: Path,
-        rank: int,
+        self, group: str, round_: Round, member: Member, settings: Settings, rank: int
     ) -> frozenset[str]:
         """Start the workers of this node. Returns their names, which begin with the group's.
 
         Files that the node of that group `rank` has kept are put back before their script begins.
         """
-        outputs = self.config.settings.outputs
+        outputs, folder = self.config.settings.outputs, self.config.round_logs(round_.number)
         for output in outputs:
             with contextlib.suppress(OSError):  # something else is there: the script may know why
                 (self.config.workdir / output).mkdir(parents=True, exist_ok=True)
@@ -438,7 +438,7 @@ class NodeProcesses:
                 name,
                 "worker",
                 environment.command(self.config, local_rank),
-                self._variables(round_, member, settings, local_rank, error_file),
+                self._variables(settings, round_, member, local_rank, error_file=error_file),
                 str(self.config.workdir),
                 entry=self.config.entry,
                 numa=self.config.numa,
@@ -454,26 +454,6 @@ class NodeProcesses:
                 os.close(stream)
             alive.append(name)
         return frozenset(alive)
-
-    def _variables(
-        self,
-        round_: Round,
-        member: Member,
-        settings: Settings,
-        local_rank: int,
-        error_file: Path,
-    ) -> dict[str, str]:
-        return environment.worker(
-            self._shared_env,
-            self.config,
-            settings,
-            round_,
-            member,
-            local_rank,
-            daemon=self._checkpoints.socket,
-            control=self._control.path,
-            error_file=error_file,
-        )
 
 
 def describe_round(round_: Round, member: Member) -> str:

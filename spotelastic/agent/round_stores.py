@@ -67,7 +67,7 @@ class RoundStores:
 
         With a given port there is none: the present round's store has it.
         """
-        self.forget_spare()
+        self.close()
         if self._config.master_port:
             return [events.SpareStoreStarted("", never=True)]
         if zygote is None:
@@ -96,10 +96,10 @@ class RoundStores:
             told = _told(self._spare[1], SPARE_TIMEOUT)
         if not told.isdecimal():
             zygote.end([name])
-        self.forget_spare()
+        self.close()
         return name, told
 
-    def forget_spare(self) -> None:
+    def close(self) -> None:
         """Forget the spare store. It ends with the zygote, as all stores do."""
         if self._spare is not None:
             os.close(self._spare[1])

@@ -1,7 +1,6 @@
 """Runs a control node: one etcd member and one controller, each restarted when it dies."""
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Sequence
@@ -66,7 +65,7 @@ def run(me: Identity) -> int:
     )
     objects = BucketObjects(aws, me.tag(BUCKET), spec.cluster)
     if spec.etcd_version:
-        _install_etcd(objects, spec.etcd_version)
+        context.install_etcd(objects, boot_artifacts.RELEASES[spec.etcd_version])
     seat = MemberLifecycle(
         MemberLifecycleConfig(config, place.folder, endpoints, context.home() / "etcd.log"), objects
     )
@@ -125,12 +124,6 @@ def controller() -> int:
     tls = context.certificate(aws, Names(spec.cluster).member_certificate(me.tag(MEMBER)))
     config = ControllerConfig(spec, me.instance, me.address, tls)
     return run(config, connect(aws, spec, me.tag(BUCKET), calls))
-
-
-def _install_etcd(objects: BucketObjects, version: str) -> None:
-    folder = context.home() / f"etcd-{version}"
-    boot_artifacts.install(objects, boot_artifacts.RELEASES[version], folder)
-    os.environ["PATH"] = f"{folder}{os.pathsep}{os.environ['PATH']}"
 
 
 def _record_outage(

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from spotelastic_checkpoints.types import Commit, Resume
 
+from spotelastic.model.counting import counted
 from spotelastic.model.in_place import Standing
 from spotelastic.model.job import Job
 from spotelastic.model.round import LARGE, Acknowledgement, InPlace, Partner, Round, Streak
@@ -85,9 +86,10 @@ def gather(at: Moment, round_: Round) -> RoundDecision:
         return RoundDecision(reason="members get ready", wake_at=seen_by if unseen else ready_by)
     if waiting:
         short = at.settings.min_nodes - len(round_.members)
-        return RoundDecision(reason=f"waits for {rules.count_nodes(short)} more")
+        return RoundDecision(reason=f"waits for {counted(short, 'node')} more")
     if len(round_.charged) > at.settings.max_restarts:
-        spent = f"the script failed {_times(round_)}, --max-restarts {at.settings.max_restarts}"
+        times = "once" if len(round_.charged) == 1 else f"{len(round_.charged)} times"
+        spent = f"the script failed {times}, --max-restarts {at.settings.max_restarts}"
         return _give_up(at, round_, spent)
     answers = [ack for ack in acks.values() if ack is not None]
     if not _lead(round_, answers).store:
@@ -300,11 +302,6 @@ def _give_up(at: Moment, round_: Round, reason: str) -> RoundDecision:
         return RoundDecision(reason="who failed first is not known yet", wake_at=told_by)
     first = blame.of_job(at.seen.failures.values(), round_.parent)
     return RoundDecision((EndJob(Job("failed", at.now, reason, failure=first)),), reason)
-
-
-def _times(round_: Round) -> str:
-    count = len(round_.charged)
-    return "once" if count == 1 else f"{count} times"
 
 
 def _commits(acks: Iterable[Acknowledgement]) -> list[Commit]:

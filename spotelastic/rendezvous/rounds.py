@@ -22,7 +22,6 @@ from spotelastic_checkpoints.types import Commit
 
 from spotelastic.model.counting import counted
 from spotelastic.model.job import ENDED, Failure, Job, Settings
-from spotelastic.model.progress import Progress
 from spotelastic.model.round import Acknowledgement, Cause, Member, Past, Round, Streak
 from spotelastic.rendezvous import agreement, intervals, rules, stopping
 from spotelastic.rendezvous.decision import (
@@ -80,7 +79,7 @@ def _first(at: Moment, over: Round | None) -> RoundDecision:
         phase="proposed",
         members=members,
         cause="start",
-        reason=f"first round of {rules.count_nodes(len(members))}",
+        reason=f"first round of {counted(len(members), 'node')}",
         proposed_at=at.now,
         schedule=intervals.first(at.settings),
         past=Past() if over is None else over.past,
@@ -99,7 +98,7 @@ def _watch_over(at: Moment, round_: Round) -> RoundDecision:
     if claim is not None and later is None:
         claimed = replace(round_, epoch=claim.epoch, run_id=claim.run_id or round_.run_id)
         return RoundDecision((WriteRound(claimed),), f"storage epoch {claimed.epoch} claimed")
-    if not round_.rests and any(told.rests for told in _progress(at.seen, round_)):
+    if not round_.rests and any(each.rests for each in intervals.told(at.seen, round_)):
         known = replace(round_, rests=True)
         return RoundDecision((WriteRound(known),), "its workers can outlive it")
     done: set[str] = set()
@@ -199,7 +198,7 @@ def _has_trained(at: Moment, round_: Round, failure: Failure | None = None) -> b
     One without a Checkpointer reports none. It counts as having trained after
     `restarts.STARTS_WITHIN`.
     """
-    if any(told.step > round_.resume.step for told in _progress(at.seen, round_)):
+    if any(each.step > round_.resume.step for each in intervals.told(at.seen, round_)):
         return True
     lived = at.now - at.seen.round_at
     return failure is not None and not failure.attached and lived >= restarts.STARTS_WITHIN
@@ -356,12 +355,6 @@ def _is_here(seen: RunState, member: Member) -> bool:
     return live is not None and live.node.incarnation == member.incarnation
 
 
-def _progress(seen: RunState, round_: Round) -> list[Progress]:
-    """Return what the members have reported of this round."""
-    told = (seen.progress.get(member.node) for member in round_.members)
-    return [each for each in told if each is not None and each.round == round_.number]
-
-
 def _late_claim(seen: RunState, round_: Round) -> Acknowledgement | None:
     """Return the first node's acknowledgement if it claimed an epoch since the round started."""
     ack = rules.ack_of(seen, round_, round_.members[0].node)
@@ -377,7 +370,7 @@ def _later_commit(seen: RunState, round_: Round, claim: Acknowledgement) -> Comm
     """
     if round_.epoch or round_.plain or claim.commit is None:
         return None
-    steps = [told.step for told in _progress(seen, round_)]
+    steps = [each.step for each in intervals.told(seen, round_)]
     reached = max([round_.resume.step, *steps])
     return claim.commit if claim.commit.step > reached else None
 

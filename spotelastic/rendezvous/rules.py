@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from spotelastic.model.counting import counted
 from spotelastic.model.job import Job
 from spotelastic.model.node import Fingerprint
 from spotelastic.model.progress import Progress
@@ -188,10 +189,6 @@ def recharge(at: Moment, round_: Round, members: Sequence[Member]) -> Round:
     return replace(round_, charged=charged, suspects=(), excused=())
 
 
-def count_nodes(count: int) -> str:
-    return "1 node" if count == 1 else f"{count} nodes"
-
-
 def describe(cause: Cause, names: tuple[str, ...], size: int) -> str:
     who = ", ".join(names)
     what = {
@@ -205,7 +202,7 @@ def describe(cause: Cause, names: tuple[str, ...], size: int) -> str:
         "settings": "the settings changed",
         "commit": "the object store answers, and has a later step",
     }.get(cause, cause)  # a newer node knows words that this one does not
-    return f"{what}: {count_nodes(size)}" if size else what
+    return f"{what}: {counted(size, 'node')}" if size else what
 
 
 def fail_gang(at: Moment, names: Iterable[str]) -> RoundDecision:

@@ -9,6 +9,7 @@ live on for a while, and its keys with it.
 `Keeper` decides, without a thread. `Session` runs it.
 """
 
+import contextlib
 import threading
 from collections.abc import Callable
 
@@ -115,22 +116,17 @@ class Session:
             self._wake.notify_all()
         return lease
 
-    def close(self, revoke: bool = True) -> None:
-        """End the thread.
-
-        With `revoke` the lease's keys are deleted at once, otherwise when it runs out.
-        """
+    def close(self) -> None:
+        """End the thread, and the lease, with which its keys are deleted."""
         with self._wake:
             self._closed = True
             held, self._keeper = self._keeper, None
             self._wake.notify_all()
         if threading.current_thread() is not self._thread:
             self._thread.join(_JOIN)
-        if revoke and held is not None:
-            try:
+        if held is not None:
+            with contextlib.suppress(Unavailable):  # The lease runs out by itself.
                 self._store.revoke(held.lease)
-            except Unavailable:
-                pass  # The lease runs out by itself.
 
     def _run(self) -> None:
         while (keeper := self._next_keeper()) is not None:

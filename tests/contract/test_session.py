@@ -68,17 +68,6 @@ def test_a_session_may_be_renewed_from_its_own_event(
     assert store.refresh(session.lease) == 0
 
 
-def test_a_session_that_closes_without_revoking_leaves_its_keys(
-    store: Store, prefix: str, lost: "queue.SimpleQueue[str]"
-) -> None:
-    session = Session(store, 30, lost.put)
-    store.put(prefix + "a", b"", session.lease)
-    session.close(revoke=False)
-    assert store.get(prefix + "a") is not None
-    assert lost.empty()
-    store.revoke(session.lease)
-
-
 class Silent:
     """A store that answers some refreshes, and lets the others run into their deadline."""
 
