@@ -21,7 +21,9 @@ from spotelastic.agent.state.values import BLIND, NodeState
 from spotelastic.model.job import ENDED
 from spotelastic.model.protocol import PROTOCOL
 from spotelastic.model.round import CAUSES
-from spotelastic.rendezvous.duties import answers, holding
+from spotelastic.rendezvous import rounds
+from spotelastic.rendezvous.duties import answers
+from spotelastic.rendezvous.slowness import slow_nodes
 from spotelastic.rendezvous.view import RunState
 
 TELL_EVERY = 1.0
@@ -185,21 +187,24 @@ def _hold(local: NodeState, seen: RunState, now: float, new_id: Callable[[], str
     mine, retries = local.membership, local.retries
     if not mine.registered or mine.node is None:
         return
-    leads = mine.leadership is not None
     if (sooner := peers.due(local, seen)) is not None:
         yield sooner
         return
-    seen = replace(seen, refusing=peers.refusing(local, seen))
-    status = holding.HolderStatus(
-        mine.node.id, leads, mine.nodes_seen, retries.lead_after, retries.lead_at
-    )
-    duty = holding.duty(status, seen, now, new_id)
-    if duty.campaign:
-        yield do.Campaign()
-    if duty.wake_at is not None:
-        yield do.Wake(duty.wake_at)
-    if duty.actions:
-        yield do.Lead(duty.actions)
+    if seen.settings is None or seen.blind:
+        return
+    if mine.leadership is None:
+        # The key may be this node's own: of a history that the store has gone back to.
+        if seen.holder in ("", mine.node.id):
+            yield do.Campaign()
+    elif mine.nodes_seen and seen.revision < retries.lead_after and now < retries.lead_at:
+        yield do.Wake(retries.lead_at)
+    elif mine.nodes_seen:
+        seen = replace(seen, refusing=peers.refusing(local, seen))
+        decision = rounds.decide(seen, now, new_id)
+        if decision.wake_at is not None:
+            yield do.Wake(decision.wake_at)
+        if led := decision.actions or slow_nodes.decide(seen, now):
+            yield do.Lead(led)
 
 
 # -- telling --------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from spotelastic.model.protocol import unfit
 from spotelastic.model.round import Round, RoundRecord
 from spotelastic.rendezvous import decision, intervals
 from spotelastic.rendezvous.slowness import slow_nodes
-from spotelastic.rendezvous.view import Measure, RunState
+from spotelastic.rendezvous.view import RunState
 from spotelastic.store.codec import decode, encode, readable
 from spotelastic.store.keys import Keys
 from spotelastic.store.port import Compare, Delete, Put, Store, TransactionResult, Write
@@ -58,7 +58,6 @@ def join(
     node: Node,
     settings: Settings,
     lease: int,
-    seen: RunState | None = None,
 ) -> Refusal | None:
     """Register a new incarnation of a node under `lease`.
 
@@ -66,23 +65,17 @@ def join(
 
     Returns None when registered, else why not. The first node of a run, or the first after all were
     gone, sets the measure that later nodes must match. The measure is a precondition of the
-    registration. So a cached one (`seen`) may be tried first, which saves a read; a node is refused
-    only by a measure that was read just now.
+    registration.
     """
-    known = seen.measure if seen is not None else None
     while True:
-        try:
-            remembered, measure = known is not None, known or _read_measure(store, keys)
-        except msgspec.DecodeError as error:
-            return Refusal(_of_another_version(store, keys, node) or f"{keys.reference}: {error}")
-        known = None
-        if measure is None:
+        if (value := store.get(keys.reference)) is None:
             _set_measure(store, keys, Reference(node, settings))
             continue
-        measured = Compare(keys.reference, "modified", measure.revision)
-        reason = measure.reference.refusal(node, settings)
-        if reason is not None and remembered:
-            continue
+        try:
+            reason = decode(value.data, Reference).refusal(node, settings)
+        except msgspec.DecodeError as error:
+            return Refusal(_of_another_version(store, keys, node) or f"{keys.reference}: {error}")
+        measured = Compare(keys.reference, "modified", value.modified)
         if reason is not None:
             if store.range(keys.live())[0]:
                 return Refusal(reason)
@@ -101,11 +94,6 @@ def join(
         ]
         if store.commit([measured, *rank[0]], [*writes, *rank[1]]).succeeded:
             return None
-
-
-def _read_measure(store: Store, keys: Keys) -> Measure | None:
-    value = store.get(keys.reference)
-    return Measure(decode(value.data, Reference), value.modified) if value is not None else None
 
 
 def _of_another_version(store: Store, keys: Keys, node: Node) -> str | None:

@@ -32,8 +32,8 @@ def eligible_nodes(at: Moment, round_: Round | None) -> dict[str, LiveNode]:
     replacement is there, or until only the time for its save is left.
     """
     missed = set(round_.missed) if round_ else set()
-    measure = at.seen.measure
-    wanted = measure.reference.node.fingerprint if measure is not None else None
+    reference = at.seen.reference
+    wanted = reference.node.fingerprint if reference is not None else None
     live = {
         name: node
         for name, node in at.seen.nodes.items()
