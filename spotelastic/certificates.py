@@ -119,9 +119,10 @@ def fits(found: Certificate, subject: Subject, authority: Certificate, now: date
     """Whether the certificate is the authority's, for this subject, with half of its time left."""
     from cryptography import x509
 
-    if found.authority != authority.certificate or _is_old(found, now):
-        return False
     certificate = _loaded(found)
+    made, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    if found.authority != authority.certificate or now > made + (ends - made) / 2:
+        return False
 
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
@@ -134,12 +135,6 @@ def fits(found: Certificate, subject: Subject, authority: Certificate, now: date
 def end(found: Certificate) -> float:
     """Return when the certificate ends, in epoch seconds. None outlives its authority."""
     return _loaded(found).not_valid_after_utc.timestamp()
-
-
-def _is_old(found: Certificate, now: datetime) -> bool:
-    certificate = _loaded(found)
-    made, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
-    return now > made + (ends - made) / 2
 
 
 def _builder(now: datetime, life: timedelta) -> "x509.CertificateBuilder":

@@ -247,7 +247,9 @@ class AgentLoop:
             logger.info(reason)
         if job is None:
             return
-        if job.state in ENDED and not self._core.local.agreement.end and not self._trains():
+        local = self._core.local
+        trains = local.workers is not None and local.workers.round != ""
+        if job.state in ENDED and not local.agreement.end and not trains:
             logger.info(f"the job has {job.state}: {job.reason}; nothing is left for this node")
         if job.state != "failed":
             return
@@ -257,10 +259,6 @@ class AgentLoop:
             logger.error(f"first failure: rank {failure.rank} on {failure.node}, {failure.log}")
             if not self._has_shown(failure):
                 logger.error(failure.traceback or failure.message)
-
-    def _trains(self) -> bool:
-        local = self._core.local
-        return local.workers is not None and local.workers.round != ""
 
     def _has_shown(self, failure: Failure) -> bool:
         """Whether a person has seen here what the worker wrote of its failure: an exception."""

@@ -30,7 +30,7 @@ from spotelastic.agent.in_place.duties import not_kept
 from spotelastic.agent.peer_traffic import NOTHING, Sent
 from spotelastic.agent.state import events
 from spotelastic.agent.state.events import LocalEvent
-from spotelastic.agent.state.node_progress import newest, newest_commit, progress
+from spotelastic.agent.state.node_progress import newest, progress
 from spotelastic.agent.state.ports import Events, LeaseSession, Processes
 from spotelastic.agent.state.values import NodeState, Workers
 from spotelastic.agent.workers.trouble import WorkerTrouble, without_advice
@@ -268,7 +268,7 @@ class AgentExecutor:
             status, opened = self._processes.status(), local.store.round_store
             claimed = claim if claim and claim.round == round_.incarnation else None
             epoch = claimed.epoch if claimed is not None else 0
-            commit = newest_commit(status, local.store.commit)
+            commit = newest(status.commit, local.store.commit)
             if not epoch and round_.members[0].node == node.id:
                 commit = newest(commit, membership.told_commit(self._store, self.keys))
             known = status.ancestry
@@ -502,7 +502,7 @@ class AgentExecutor:
         key = self.keys.progress(self.config.node)
         self._store.put(key, encode(told), self._session.lease)
         self.published = told
-        commit = newest_commit(status, local.store.commit)
+        commit = newest(status.commit, local.store.commit)
         return [events.ProgressReported(told.step, told.step_time, commit)]
 
     def tell(self, event: messages.DaemonEvent) -> None:

@@ -46,7 +46,7 @@ from spotelastic.agent.workers.pool import (
     read_trouble,
 )
 from spotelastic.agent.workers.standing import place, places
-from spotelastic.agent.workers.trouble import WorkerTrouble
+from spotelastic.agent.workers.trouble import WorkerTrouble, has_last_words
 from spotelastic.agent.workers.zygote import ZygotePlan
 from spotelastic.clock import unbroken
 from spotelastic.errors import EnvironmentFailure
@@ -154,7 +154,8 @@ class NodeProcesses:
     def failure(self, workers: Workers, exit_: WorkerExit) -> WorkerTrouble:
         """Return what is known of a worker that failed: its error file, and the kernel's kills."""
         folder, rank = self._files(workers, exit_.local_rank)
-        self._logs.catch_up_with(exit_.code)
+        if has_last_words(exit_.code):
+            self._logs.catch_up()
         log = self.log(workers, exit_.local_rank)
         message, trace = read_trouble(exit_.code, folder, rank, Path(log), self._folder)
         # Of a data loader that was killed its worker tells.

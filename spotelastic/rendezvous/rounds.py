@@ -93,7 +93,9 @@ def _first(at: Moment, over: Round | None) -> RoundDecision:
 
 
 def _watch_over(at: Moment, round_: Round) -> RoundDecision:
-    claim = _late_claim(at.seen, round_)
+    # The first node may have claimed an epoch since the round started.
+    ack = rules.ack_of(at.seen, round_, round_.members[0].node)
+    claim = ack if ack is not None and ack.epoch > round_.epoch else None
     later = _later_commit(at.seen, round_, claim) if claim is not None else None
     if claim is not None and later is None:
         claimed = replace(round_, epoch=claim.epoch, run_id=claim.run_id or round_.run_id)
@@ -353,12 +355,6 @@ def _fail_behind(
 def _is_here(seen: RunState, member: Member) -> bool:
     live = seen.nodes.get(member.node)
     return live is not None and live.node.incarnation == member.incarnation
-
-
-def _late_claim(seen: RunState, round_: Round) -> Acknowledgement | None:
-    """Return the first node's acknowledgement if it claimed an epoch since the round started."""
-    ack = rules.ack_of(seen, round_, round_.members[0].node)
-    return ack if ack is not None and ack.epoch > round_.epoch else None
 
 
 def _later_commit(seen: RunState, round_: Round, claim: Acknowledgement) -> Commit | None:

@@ -83,7 +83,7 @@ def save_reserve(seen: RunState) -> float:
     """
     told = _told(seen)
     stall = max((progress.stall for progress in told), default=0.0)
-    sealed = max(SAVE_RESERVE, (SMALLEST_MARGIN + 1) * _slowest(told) + stall + SLACK)
+    sealed = max(SAVE_RESERVE, (SMALLEST_MARGIN + 1) * step_time(seen) + stall + SLACK)
     if any(progress.whole and progress.node not in seen.drains for progress in told):
         return sealed
     return sealed + max((progress.commit_time for progress in told), default=0.0)
@@ -91,11 +91,7 @@ def save_reserve(seen: RunState) -> float:
 
 def step_time(seen: RunState) -> float:
     """Return the slowest member's seconds per step; 0 while nothing is measured."""
-    return _slowest(_told(seen))
-
-
-def _slowest(told: Iterable[Progress]) -> float:
-    return max((progress.step_time for progress in told), default=0.0)
+    return max((progress.step_time for progress in _told(seen)), default=0.0)
 
 
 def _told(seen: RunState) -> list[Progress]:

@@ -73,7 +73,9 @@ class EtcdWatch:
 
     def _follow(self, member: MemberChannel) -> None:
         seen, reset = self._catch_up(member)
-        request = _watch_request(self._prefix, seen.revision + 1)
+        key, end = bounds(self._prefix)
+        create = rpc.WatchCreateRequest(key=key, range_end=end, start_revision=seen.revision + 1)
+        request = rpc.WatchRequest(create_request=create)
         self._stream = member.watch(request, metadata=REQUIRE_LEADER)
         if self.closed:
             self._stream.cancel()
@@ -177,12 +179,6 @@ def value_of(pair: Any) -> StoredValue:
     return StoredValue(
         pair.key.decode(), pair.value, pair.create_revision, pair.mod_revision, pair.lease
     )
-
-
-def _watch_request(prefix: str, revision: int) -> Any:
-    key, end = bounds(prefix)
-    create = rpc.WatchCreateRequest(key=key, range_end=end, start_revision=revision)
-    return rpc.WatchRequest(create_request=create)
 
 
 def bounds(prefix: str) -> tuple[bytes, bytes]:

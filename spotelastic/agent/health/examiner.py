@@ -76,7 +76,7 @@ class GpuExaminer:
     def _check(self) -> None:
         config, found = self._config, gpu_check.GpuCheck()
         devices = efa.devices() if config.health.network else 0
-        plugin = bool(devices) and efa.has_plugin(self._worker_variables())
+        plugin = bool(devices) and efa.has_plugin({**os.environ, **config.env})
         if config.health.gpus:
             # Before the check, which may take a while: what the driver says meanwhile counts.
             self._log = KernelLog(config.health.kernel_log, self._reported, logger.warning)
@@ -112,9 +112,6 @@ class GpuExaminer:
         """Return the variables of the check. What is hidden from workers is there all the same."""
         hidden = {"CUDA_VISIBLE_DEVICES"} if self._config.health.promised else set[str]()
         return {name: value for name, value in self._environ.items() if name not in hidden}
-
-    def _worker_variables(self) -> dict[str, str]:
-        return {**os.environ, **self._config.env}
 
     def _examine(self) -> None:
         answer = nvidia_smi.ask(self._environ)
