@@ -281,7 +281,9 @@ def _enter_container(image: str, mounted: tuple[Path, ...]) -> NoReturn:
         devices=container.efa(list(container.DEVICES.glob("*"))),
     )
     words = container.command(box)
-    subprocess.run(container.removal(), capture_output=True, check=False, timeout=60)
+    # A container outlives its client that was killed, and its name stays taken.
+    remove = ("docker", "rm", "--force", container.NAME)
+    subprocess.run(remove, capture_output=True, check=False, timeout=60)
     context.end_of_log()
     os.execvp(words[0], words)
 

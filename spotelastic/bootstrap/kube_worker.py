@@ -53,7 +53,8 @@ def agent() -> int:
         spec = _job()
         log_as("boot", node, spec.env)
         workdir = code_folder(spec, pod_files.FOLDER / pod_files.CODE_VOLUME)
-        hidden = [os.environ[name] for name in _secrets() if name in os.environ]
+        secret = os.environ.get(SECRETS, "").split(",")
+        hidden = [os.environ[name] for name in secret if name in os.environ]
         blot = redactor(hidden)
         address = os.environ[ADDRESS]
         config = AgentConfig(
@@ -145,7 +146,3 @@ def _print(rank: int, text: str) -> None:
     """Write a worker's line in one piece, with its rank: `spotelastic logs` reads it back."""
     sys.stdout.write(f"[{rank}] {text}\n")
     sys.stdout.flush()
-
-
-def _secrets() -> list[str]:
-    return [name for name in os.environ.get(SECRETS, "").split(",") if name]

@@ -80,7 +80,10 @@ class GpuExaminer:
         if config.health.gpus:
             # Before the check, which may take a while: what the driver says meanwhile counts.
             self._log = KernelLog(config.health.kernel_log, self._reported, logger.warning)
-            found = gpu_check.check(config.python, self._check_variables(), config.health.promised)
+            environ, promised = self._environ.copy(), config.health.promised
+            if promised:  # what is hidden from workers is there all the same
+                environ.pop("CUDA_VISIBLE_DEVICES", None)
+            found = gpu_check.check(config.python, environ, promised)
             answer = nvidia_smi.ask(self._environ)
             self._known = _Known(answer.readings, found.addresses)
             if answer.hung and found.fault is None:
@@ -107,11 +110,6 @@ class GpuExaminer:
             before = use
             if answer.hung or self._closed.wait(self._measure_every):
                 return
-
-    def _check_variables(self) -> dict[str, str]:
-        """Return the variables of the check. What is hidden from workers is there all the same."""
-        hidden = {"CUDA_VISIBLE_DEVICES"} if self._config.health.promised else set[str]()
-        return {name: value for name, value in self._environ.items() if name not in hidden}
 
     def _examine(self) -> None:
         answer = nvidia_smi.ask(self._environ)

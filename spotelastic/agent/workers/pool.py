@@ -123,8 +123,8 @@ class Zygote:
     def send_signal(self, ids: Sequence[str], sig: int) -> None:
         """Send a signal to the children alone."""
         with self._lock:
-            for pid in self._living(ids):
-                send(pid, sig)
+            for name in self._pids.keys() & set(ids):
+                send(self._pids[name], sig)
 
     def close(self) -> None:
         """End the zygote and everything below it."""
@@ -171,9 +171,6 @@ class Zygote:
             if event.gone:
                 self._ordered.discard(event.id)
         self._sink(event)
-
-    def _living(self, ids: Sequence[str]) -> list[int]:
-        return [self._pids[name] for name in ids if name in self._pids]
 
 
 def _has_input() -> bool:

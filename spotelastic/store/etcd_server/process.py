@@ -77,15 +77,7 @@ def find_binary() -> Binary:
 
 def _inspect(path: Path) -> Binary:
     try:
-        command = [str(path), "--version"]
-        told = subprocess.run(
-            command,
-            env=isolated.environment(),
-            capture_output=True,
-            text=True,
-            timeout=20,
-            check=False,
-        )
+        told = run(str(path), "--version", within=20.0)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise EnvironmentFailure(f"etcd at {path} cannot be run: {error}") from error
     match = re.search(r"etcd Version: (\d+)\.(\d+)\.(\d+)", told.stdout)
@@ -93,6 +85,14 @@ def _inspect(path: Path) -> Binary:
         raise EnvironmentFailure(f"{path} does not print its etcd version: {told.stderr.strip()!r}")
     major, minor, patch = map(int, match.groups())
     return Binary(path, (major, minor, patch))
+
+
+def run(*command: str, within: float) -> "subprocess.CompletedProcess[str]":
+    """Run one of etcd's programs. Raises `OSError` and `TimeoutExpired`."""
+    environ = isolated.environment()
+    return subprocess.run(
+        command, env=environ, capture_output=True, text=True, timeout=within, check=False
+    )
 
 
 @dataclass(frozen=True, slots=True)
