@@ -118,14 +118,12 @@ def issue(
 def fits(found: Certificate, subject: Subject, authority: Certificate, now: datetime) -> bool:
     """Whether the certificate is the authority's, for this subject, with half of its time left."""
     from cryptography import x509
-    from cryptography.x509.oid import ExtendedKeyUsageOID
 
-    if found.authority != authority.certificate or _is_old(found, now):
-        return False
     certificate = _loaded(found)
-    usages = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
-    if ExtendedKeyUsageOID.SERVER_AUTH not in usages:
-        return False  # an old one for workers, from before their daemons used it as servers
+    made, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    if found.authority != authority.certificate or now > made + (ends - made) / 2:
+        return False
+
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
         hosts = [str(host) for host in names.value.get_values_for_type(x509.IPAddress)]
@@ -137,12 +135,6 @@ def fits(found: Certificate, subject: Subject, authority: Certificate, now: date
 def end(found: Certificate) -> float:
     """Return when the certificate ends, in epoch seconds. None outlives its authority."""
     return _loaded(found).not_valid_after_utc.timestamp()
-
-
-def _is_old(found: Certificate, now: datetime) -> bool:
-    certificate = _loaded(found)
-    made, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
-    return now > made + (ends - made) / 2
 
 
 def _builder(now: datetime, life: timedelta) -> "x509.CertificateBuilder":

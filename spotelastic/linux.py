@@ -173,23 +173,6 @@ def cleans(pid: int) -> bool | None:
     return b"resource_tracker import main" in command
 
 
-def await_end(pids: Iterable[int], within: float) -> None:
-    """Wait until one of these processes has ended, for at most `within` seconds."""
-    with contextlib.ExitStack() as stack:
-        poll = select.poll()
-        for pid in pids:
-            try:
-                fd = os.pidfd_open(pid)
-            except ProcessLookupError:
-                return
-            except OSError:  # no file descriptor is free: return soon, the caller looks again
-                within = min(within, 0.1)
-                break
-            stack.callback(os.close, fd)
-            poll.register(fd, select.POLLIN)
-        poll.poll(within * 1000)
-
-
 def marked(variable: Mapping[str, str]) -> Iterator[int]:
     """Yield the pids of living processes whose environment holds this variable."""
     ((name, value),) = variable.items()
@@ -241,9 +224,8 @@ def await_cleaners(variable: Mapping[str, str], within: float) -> None:
     """Wait until the marked cleaners have ended; kill those left after `within` seconds."""
     deadline = time.monotonic() + within
     while found := [pid for pid in marked(variable) if cleans(pid)]:
-        left = deadline - time.monotonic()
-        if left <= 0:
+        if time.monotonic() >= deadline:
             for pid in found:
                 send(pid, signal.SIGKILL)
             return
-        await_end(found, left)
+        time.sleep(LOOK_AGAIN)

@@ -46,5 +46,5 @@ def etcd(count: int, tls: TlsFiles | None = None) -> Iterator[list[EtcdMember]]:
             member.start()
             members.append(member)
         for member in members:
-            member.wait(30)
+            member.await_service(30)
         yield members

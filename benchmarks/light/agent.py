@@ -13,6 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from light.crew import Crew
+from spotelastic_checkpoints import messages
 from spotelastic_checkpoints.types import DaemonStatus, Schedule, WorkerStep
 
 from spotelastic.agent import actions
@@ -78,7 +79,7 @@ class LightProcesses:
         self, round_: str, proposal: str, target: int, schedule: Schedule | None = None
     ) -> Sequence[WorkerStep]:
         if target:
-            self._post(events.SaveSealed(target, waiting=True))
+            self._post(messages.Sealed(target, (), waiting=True))
         return (self._page,)
 
     def round_end(self, workers: Workers) -> RoundEnd:
@@ -132,7 +133,7 @@ class LightProcesses:
     def _workers(self, action: actions.Action, local: NodeState) -> Events:
         match action:
             case actions.StartWorkers(round_, member):
-                self._post(events.WorkerAttached())
+                self._post(messages.Attached(0))
                 return [_started(round_, round_.first_rank(member.slot))]
             case actions.AdoptEpoch(round_):
                 return [events.EpochAdopted(round_.epoch)]

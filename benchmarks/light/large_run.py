@@ -7,7 +7,7 @@ decisions are the product's own.
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from light.agent import light_node
 from spotelastic_checkpoints.types import Snapshot
@@ -108,7 +108,8 @@ class LargeRun:
             size = len(self.nodes)
             slots = (Snapshot(round_.parent, self.proposal.target, "layout", (0,), size, True),)
         store = "10.0.0.1:29500" if round_.members[0].node == node.id else ""
-        told = answers.ready(node, round_, daemon=node.daemon, snapshots=slots, store=store)
+        seen = answers.seen(node, round_)
+        told = replace(seen, phase="ready", daemon=node.daemon, snapshots=slots, store=store)
         return KEYS.ack(node.id), told
 
     def _progress(self, node: Node) -> tuple[str, Progress]:

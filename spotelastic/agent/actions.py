@@ -1,8 +1,9 @@
 """The actions of an agent, as values: `decide.py` returns them, `executor.py` performs them."""
 
 import signal
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+
+import msgspec
 
 from spotelastic.model.agreement import Proposal
 from spotelastic.model.notice import Notice
@@ -10,18 +11,27 @@ from spotelastic.model.round import Member, Round
 from spotelastic.rendezvous import decision
 
 
-@dataclass(frozen=True, slots=True)
-class StartZygote:
+class Action(msgspec.Struct, frozen=True):
+    """One that is not local writes to etcd, and waits until `NodeRetries.write_at`."""
+
+
+class LocalAction(Action, frozen=True):
+    """One that needs no etcd."""
+
+
+class DaemonAction(LocalAction, frozen=True):
+    """One that asks the daemon, and waits until `NodeRetries.ask_at`."""
+
+
+class StartZygote(LocalAction, frozen=True):
     pass
 
 
-@dataclass(frozen=True, slots=True)
-class StartDaemon:
+class StartDaemon(DaemonAction, frozen=True):
     pass
 
 
-@dataclass(frozen=True, slots=True)
-class Register:
+class Register(Action, frozen=True):
     """Register this node; with a new incarnation if `anew`."""
 
     anew: bool = False
@@ -29,115 +39,96 @@ class Register:
     """Whether its workers prepare first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Campaign:
+class Campaign(Action, frozen=True):
     """Try to become the holder."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProbePeers:
+class ProbePeers(Action, frozen=True):
     """See whether the daemons of these members of the round are gone."""
 
     round: Round
     nodes: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Depose:
+class Depose(Action, frozen=True):
     """Take the place of the holder, a node that is gone."""
 
     node: str
 
 
-@dataclass(frozen=True, slots=True)
-class StepDown:
+class StepDown(Action, frozen=True):
     """Decide for the others no more: another node does."""
 
 
-@dataclass(frozen=True, slots=True)
-class Lead:
+class Lead(Action, frozen=True):
     """Write what this node decided as the holder."""
 
     actions: tuple[decision.Action, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class KillWorkers:
+class KillWorkers(LocalAction, frozen=True):
     signal: int = signal.SIGKILL
     but_failing: bool = False
     """Whether workers that have reported a failure may end by themselves."""
 
 
-@dataclass(frozen=True, slots=True)
-class RestWorkers:
+class RestWorkers(LocalAction, frozen=True):
     """Ask the workers to leave their round's group, and to wait for another round."""
 
 
-@dataclass(frozen=True, slots=True)
-class PrepareWorkers:
+class PrepareWorkers(LocalAction, frozen=True):
     """Start workers that come to the beginning of their training beside the round that trains."""
 
     round: Round
 
 
-@dataclass(frozen=True, slots=True)
-class EnterRound:
+class EnterRound(DaemonAction, frozen=True):
     """Tell workers that rest of the round that they are in now."""
 
     round: Round
     member: Member
 
 
-@dataclass(frozen=True, slots=True)
-class AskWorkers:
+class AskWorkers(LocalAction, frozen=True):
     """Ask workers that are entering a round whether they run."""
 
 
-@dataclass(frozen=True, slots=True)
-class EndRest:
+class EndRest(LocalAction, frozen=True):
     """Kill workers that rest: they are not to enter another round."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReportNotKept:
+class ReportNotKept(Action, frozen=True):
     """Report that this node's workers cannot keep the state that the round counts on."""
 
     round: Round
     why: str = "a worker ended while it waited for the round"
 
 
-@dataclass(frozen=True, slots=True)
-class DumpStacks:
+class DumpStacks(LocalAction, frozen=True):
     """Have the workers write the stacks of all their threads."""
 
 
-@dataclass(frozen=True, slots=True)
-class LookAtSteps:
+class LookAtSteps(DaemonAction, frozen=True):
     """Check whether the workers have executed steps since the last look, to detect a stall."""
 
 
-@dataclass(frozen=True, slots=True)
-class Listen:
+class Listen(DaemonAction, frozen=True):
     """Check whether the workers have executed steps, for the line about silent workers."""
 
 
-@dataclass(frozen=True, slots=True)
-class AskWhere:
+class AskWhere(LocalAction, frozen=True):
     """Have silent workers write where they stand. They go on."""
 
 
-@dataclass(frozen=True, slots=True)
-class TellSilence:
+class TellSilence(DaemonAction, frozen=True):
     """Read where silent workers stand, and report it."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReportStall:
+class ReportStall(Action, frozen=True):
     round: Round
 
 
-@dataclass(frozen=True, slots=True)
-class EndRound:
+class EndRound(DaemonAction, frozen=True):
     """Record what the workers of a round saw, and remove their pages.
 
     All of them are reaped, or rest.
@@ -146,118 +137,99 @@ class EndRound:
     rests: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Acknowledge:
+class Acknowledge(Action, frozen=True):
     round: Round
     ready: bool
 
 
-@dataclass(frozen=True, slots=True)
-class OpenStore:
+class OpenStore(LocalAction, frozen=True):
     round: Round
 
 
-@dataclass(frozen=True, slots=True)
-class KeepStore:
+class KeepStore(LocalAction, frozen=True):
     """Take the store of a proposal that never started for the one that replaces it."""
 
     round: Round
 
 
-@dataclass(frozen=True, slots=True)
-class StartSpareStore:
+class StartSpareStore(LocalAction, frozen=True):
     """Start a store for a round to come, so that the round need not wait for it."""
 
 
-@dataclass(frozen=True, slots=True)
-class ServeStore:
+class ServeStore(LocalAction, frozen=True):
     """Open the round store's port.
 
     All members are ready, so that no worker of an old round lives.
     """
 
 
-@dataclass(frozen=True, slots=True)
-class CloseStore:
+class CloseStore(LocalAction, frozen=True):
     pass
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimStorage:
+class ClaimStorage(Action, frozen=True):
     round: Round
 
 
-@dataclass(frozen=True, slots=True)
-class FailJob:
+class FailJob(Action, frozen=True):
     """End the job as failed, unless it has ended: it can never begin."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class StartWorkers:
+class StartWorkers(DaemonAction, frozen=True):
     round: Round
     member: Member
 
 
-@dataclass(frozen=True, slots=True)
-class AdoptEpoch:
+class AdoptEpoch(DaemonAction, frozen=True):
     """Tell the daemon the storage epoch that the round got after it had started."""
 
     round: Round
     member: Member
 
 
-@dataclass(frozen=True, slots=True)
-class ReportFailure:
+class ReportFailure(Action, frozen=True):
     round: Round
 
 
-@dataclass(frozen=True, slots=True)
-class ReportStoreDeath:
+class ReportStoreDeath(Action, frozen=True):
     round: Round
 
 
-@dataclass(frozen=True, slots=True)
-class UploadByDeadline:
+class UploadByDeadline(DaemonAction, frozen=True):
     """Upload the newest sealed save before this node is gone (seconds since the epoch)."""
 
     deadline: float
 
 
-@dataclass(frozen=True, slots=True)
-class FlushUploads:
+class FlushUploads(DaemonAction, frozen=True):
     """Wait, on another thread, until everything due is committed."""
 
     round: str
 
 
-@dataclass(frozen=True, slots=True)
-class ReportFinished:
+class ReportFinished(Action, frozen=True):
     round: Round
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerSteps:
-    """Vote with the steps of this node's workers."""
+class AnswerSteps(Action, frozen=True):
+    """Vote with the steps of this node's workers.
+
+    `sealed`: all of them have saved at the target, and wait.
+    """
 
     proposal: Proposal
+    sealed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class SetSaveTarget:
+class SetSaveTarget(Action, frozen=True):
     """Write the proposal's target into the workers' pages, then read their steps, and vote."""
 
     proposal: Proposal
 
 
-@dataclass(frozen=True, slots=True)
-class VoteSealed:
-    proposal: Proposal
-
-
-@dataclass(frozen=True, slots=True)
-class Refuse:
+class Refuse(Action, frozen=True):
     """Vote that the workers of this node cannot agree on a step.
 
     `plain`: they have no Checkpointer yet.
@@ -267,160 +239,90 @@ class Refuse:
     plain: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ReleaseWorkers:
+class ReleaseWorkers(DaemonAction, frozen=True):
     """Let waiting workers go on: the proposal was withdrawn, or its intervals hold now."""
 
     proposal: Proposal
 
 
-@dataclass(frozen=True, slots=True)
-class OfferSlots:
+class OfferSlots(Action, frozen=True):
     """Publish the snapshots that this node, left out of a round, still holds."""
 
     round: str
 
 
-@dataclass(frozen=True, slots=True)
-class TellNotice:
+class TellNotice(Action, frozen=True):
     """Record a notice that does not make the node leave."""
 
     notice: Notice
 
 
-@dataclass(frozen=True, slots=True)
-class BeginDeparture:
+class BeginDeparture(LocalAction, frozen=True):
     """Let what was announced count from now on: its time has come."""
 
     notice: Notice
 
 
-@dataclass(frozen=True, slots=True)
-class WriteDrain:
+class WriteDrain(Action, frozen=True):
     pass
 
 
-@dataclass(frozen=True, slots=True)
-class TellProgress:
+class TellProgress(Action, frozen=True):
     pass
 
 
-@dataclass(frozen=True, slots=True)
-class Say:
+class Say(LocalAction, frozen=True):
     """Report something, once for each topic."""
 
     topic: str
     line: str
 
 
-@dataclass(frozen=True, slots=True)
-class TellVersions:
+class TellVersions(Action, frozen=True):
     """Say, and put on record, that nodes of unlike versions are at work; once for each topic."""
 
     topic: str
     line: str
 
 
-@dataclass(frozen=True, slots=True)
-class TellRestart:
+class TellRestart(Action, frozen=True):
     """Record that this node leaves by itself, and comes back."""
 
 
-@dataclass(frozen=True, slots=True)
-class CheckGpus:
+class CheckGpus(LocalAction, frozen=True):
     """Have the GPUs work once, on another thread, and look for EFA."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExamineGpus:
+class ExamineGpus(LocalAction, frozen=True):
     """Ask nvidia-smi, on another thread, because a worker of this round failed."""
 
     round: str
 
 
-@dataclass(frozen=True, slots=True)
-class TellFault:
+class TellFault(Action, frozen=True):
     """Record why this node, which has not joined, does not."""
 
 
-@dataclass(frozen=True, slots=True)
-class TellDevices:
+class TellDevices(Action, frozen=True):
     """Say, and put on record, something about GPUs or the network; once for each topic."""
 
     topic: str
     line: str
     warns: bool = True
-    data: Mapping[str, object] = field(default_factory=dict)
+    data: Mapping[str, object] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Exit:
+class Exit(LocalAction, frozen=True):
     code: int
     reason: str = ""
     """For people, where they cannot know."""
 
 
-Action = (
-    StartZygote
-    | StartDaemon
-    | Register
-    | Campaign
-    | ProbePeers
-    | Depose
-    | StepDown
-    | Lead
-    | KillWorkers
-    | RestWorkers
-    | PrepareWorkers
-    | EnterRound
-    | AskWorkers
-    | EndRest
-    | ReportNotKept
-    | DumpStacks
-    | LookAtSteps
-    | Listen
-    | AskWhere
-    | TellSilence
-    | ReportStall
-    | EndRound
-    | Acknowledge
-    | OpenStore
-    | KeepStore
-    | StartSpareStore
-    | ServeStore
-    | CloseStore
-    | ClaimStorage
-    | FailJob
-    | StartWorkers
-    | AdoptEpoch
-    | ReportFailure
-    | ReportStoreDeath
-    | UploadByDeadline
-    | FlushUploads
-    | ReportFinished
-    | AnswerSteps
-    | SetSaveTarget
-    | VoteSealed
-    | Refuse
-    | ReleaseWorkers
-    | OfferSlots
-    | TellNotice
-    | BeginDeparture
-    | WriteDrain
-    | TellProgress
-    | Say
-    | TellRestart
-    | TellVersions
-    | CheckGpus
-    | ExamineGpus
-    | TellFault
-    | TellDevices
-    | Exit
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Wake:
+class Wake(msgspec.Struct, frozen=True):
     """Look again at this time. Yielded among actions."""
 
     at: float
+
+
+Steps = Iterator[Action | Wake]
+"""What is to be done, in this order, and when to look again."""

@@ -23,14 +23,7 @@ from spotelastic.agent.executor import AgentExecutor
 from spotelastic.agent.node_processes import NodeProcesses
 from spotelastic.agent.notices import NoticePoller
 from spotelastic.agent.peer_traffic import PeerTraffic
-from spotelastic.agent.state.events import (
-    Claimed,
-    LocalEvent,
-    Noticed,
-    SessionLost,
-    Signalled,
-    ZygoteWarm,
-)
+from spotelastic.agent.state import events
 from spotelastic.agent.state.values import NodeState
 from spotelastic.agent.watches import StoreChanged, Watches
 from spotelastic.agent.workers.pool import Warm
@@ -73,7 +66,7 @@ class HelperEnded:
     error: str
 
 
-Happening = LocalEvent | Warm | StoreChanged | HelperEnded
+Happening = events.LocalEvent | Warm | StoreChanged | HelperEnded
 
 
 def minding(sink: Callable[[HelperEnded], None]) -> contextlib.AbstractContextManager[None]:
@@ -82,18 +75,18 @@ def minding(sink: Callable[[HelperEnded], None]) -> contextlib.AbstractContextMa
 
 
 def arrivals(
-    events: queue.SimpleQueue[Happening], wait: float, gathers: float
+    arriving: queue.SimpleQueue[Happening], wait: float, gathers: float
 ) -> Iterator[Happening]:
     """Yield the next event, if it comes within `wait` seconds, and all that have arrived already.
 
     Further ones are awaited until `gathers` seconds after the first.
     """
     with contextlib.suppress(queue.Empty):
-        yield events.get(timeout=None if wait == math.inf else wait)
+        yield arriving.get(timeout=None if wait == math.inf else wait)
         until = steady() + gathers
         while True:
             left = until - steady()
-            yield events.get(timeout=left) if left > 0.0 else events.get_nowait()
+            yield arriving.get(timeout=left) if left > 0.0 else arriving.get_nowait()
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,13 +188,13 @@ class AgentLoop:
             case Warm(info):
                 self._core.fold(self._warm(info))
                 return
-            case Claimed(error=error):
+            case events.Claimed(error=error):
                 if error and error != self._claim_error:  # once, however often it is tried again
                     logger.warning(f"nothing can be committed yet: {error}")
                 self._claim_error = error
         self._core.fold(event)
 
-    def _warm(self, info: Any) -> ZygoteWarm:
+    def _warm(self, info: Any) -> events.ZygoteWarm:
         for module, error in info["failed"].items():
             logger.warning(f"could not preload {module}: {error}; workers start without it")
         for module, file in info["shadowed"].items():
@@ -214,7 +207,7 @@ class AgentLoop:
                 f"--preload: {info['spoiled']}, which a fork does not survive: workers start as "
                 "fresh processes, and import torch each time; leave it out to have them forked"
             )
-        return ZygoteWarm(
+        return events.ZygoteWarm(
             Fingerprint(
                 python=info["python"],
                 torch=info["torch"],
@@ -233,7 +226,7 @@ class AgentLoop:
                 return Session(
                     self._store,
                     self._config.settings.lease,
-                    lambda reason: self._queue.put(SessionLost(reason)),
+                    lambda reason: self._queue.put(events.SessionLost(reason)),
                 )
             except Unavailable as error:
                 if steady() >= give_up:
@@ -241,20 +234,22 @@ class AgentLoop:
                     raise EnvironmentFailure(f"no etcd member answers at {members}") from error
 
     def _noticed(self, notice: Notice) -> None:
-        self._queue.put(Noticed(notice))
+        self._queue.put(events.Noticed(notice))
 
     def _signalled(self, sig: int, _frame: FrameType | None) -> None:
         if self._core.local.departure.leaving:  # asked twice: at once
             self._core.close()
             os._exit(128 + sig)
-        self._queue.put(Signalled(sig, self._config.killed_after))
+        self._queue.put(events.Signalled(sig, self._config.killed_after))
 
     def _say_goodbye(self, reason: str, job: Job | None) -> None:
         if reason:
             logger.info(reason)
         if job is None:
             return
-        if job.state in ENDED and not self._core.local.agreement.end and not self._trains():
+        local = self._core.local
+        trains = local.workers is not None and local.workers.round != ""
+        if job.state in ENDED and not local.agreement.end and not trains:
             logger.info(f"the job has {job.state}: {job.reason}; nothing is left for this node")
         if job.state != "failed":
             return
@@ -264,10 +259,6 @@ class AgentLoop:
             logger.error(f"first failure: rank {failure.rank} on {failure.node}, {failure.log}")
             if not self._has_shown(failure):
                 logger.error(failure.traceback or failure.message)
-
-    def _trains(self) -> bool:
-        local = self._core.local
-        return local.workers is not None and local.workers.round != ""
 
     def _has_shown(self, failure: Failure) -> bool:
         """Whether a person has seen here what the worker wrote of its failure: an exception."""

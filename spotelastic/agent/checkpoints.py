@@ -24,32 +24,13 @@ from spotelastic_checkpoints.errors import (
 )
 from spotelastic_checkpoints.protocol.agent_client import DaemonClient
 from spotelastic_checkpoints.protocol.launch import start_daemon
-from spotelastic_checkpoints.types import (
-    Commit,
-    MemberRanks,
-    RoundInfo,
-    Ward,
-)
+from spotelastic_checkpoints.types import MemberRanks, RoundInfo, Ward
 
 from spotelastic.agent.config import AgentConfig
-from spotelastic.agent.state.events import (
-    Claimed,
-    CommitSeen,
-    DaemonGone,
-    EpochSuperseded,
-    FilesReported,
-    Flushed,
-    LeftCheckpointer,
-    LocalEvent,
-    SaveSealed,
-    Stepped,
-    StepRehearsed,
-    WorkerAttached,
-)
+from spotelastic.agent.state.events import Claimed, Flushed, LocalEvent
 from spotelastic.agent.state.values import Workers
 from spotelastic.clock import steady
 from spotelastic.errors import EnvironmentFailure
-from spotelastic.model.progress import Point
 from spotelastic.model.replication import Replication
 from spotelastic.model.round import Member, Round, RoundEnd
 from spotelastic.store.tls import TlsFiles
@@ -226,27 +207,10 @@ class Checkpoints:
     def _said(self, client: DaemonClient, event: messages.DaemonEvent) -> None:
         if client is not self._client:
             return  # Given up meanwhile: its end is no news, and would be the next one's, too.
-        match event:
-            case messages.Attached():
-                self._post(WorkerAttached())
-            case messages.Sealed(step=step, waiting=waiting):
-                self._post(SaveSealed(step, waiting))
-            case messages.Points(points=points):
-                self._post(Stepped(tuple(Point(p.step, p.loss, p.at) for p in points)))
-            case messages.Committed(epoch=epoch, step=step, at=at):
-                self._post(CommitSeen(Commit(epoch, step), at))
-            case messages.WorkerLeft():
-                self._post(LeftCheckpointer())
-            case messages.SaveFailed(message=message):
-                logger.warning(f"checkpoints: {message}")
-            case messages.Rehearsed(step, world_size, outcome, message, kind):
-                self._post(StepRehearsed(step, world_size, outcome, message, kind))
-            case messages.FilesTold(message=message):
-                self._post(FilesReported(message))
-            case messages.Superseded(epoch=epoch):
-                self._post(EpochSuperseded(epoch))
-            case messages.Closed():
-                self._post(DaemonGone())
+        if isinstance(event, messages.SaveFailed):
+            logger.warning(f"checkpoints: {event.message}")
+        else:
+            self._post(event)
 
 
 def round_info(
@@ -255,6 +219,8 @@ def round_info(
     replicate: Replication = Replication(),  # noqa: B008
 ) -> RoundInfo:
     """Return what the daemon of the node in `member` has to know of the round."""
+    own, rate = (each for each in round_.partners if each.node == member.node), replicate.rate
+    wards = (Ward(each.of, each.daemon, rate or 0.0) for each in own)
     return RoundInfo(
         incarnation=round_.incarnation,
         number=round_.number,
@@ -266,17 +232,10 @@ def round_info(
         schedule=round_.schedule,
         resume=round_.resume,
         cause=round_.cause,
-        ward=_ward(round_, member, replicate),
+        ward=next(wards, None),
         known=round_.known,
         run_id=round_.run_id,
     )
-
-
-def _ward(round_: Round, member: Member, replicate: Replication) -> Ward | None:
-    for partner in round_.partners:
-        if partner.node == member.node:
-            return Ward(partner.of, partner.daemon, replicate.rate or 0.0)
-    return None
 
 
 def _files(tls: TlsFiles | None) -> tuple[Path, Path, Path] | None:

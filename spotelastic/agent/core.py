@@ -12,16 +12,8 @@ from spotelastic.agent.actions import Exit
 from spotelastic.agent.decide import AgentDecision, decide
 from spotelastic.agent.executor import AgentExecutor
 from spotelastic.agent.observe import observe
-from spotelastic.agent.state.events import (
-    AgentStarted,
-    CommitSeen,
-    FilesReported,
-    LocalEvent,
-    NodesRead,
-    StepRehearsed,
-    StoreWentBack,
-)
-from spotelastic.agent.state.values import NEW, NodeState
+from spotelastic.agent.state import events
+from spotelastic.agent.state.values import NEW
 from spotelastic.agent.watches import StoreChanged, Watches
 from spotelastic.clock import Clock, unbroken
 from spotelastic.model.ids import new_id
@@ -46,50 +38,38 @@ class AgentCore:
         self._executor = executor
         self._clock = clock
         self._new_id = new_id
-        self._local = NEW
-        self._seen = RunState()
-        self.fold(AgentStarted(stays, checks))
-
-    @property
-    def local(self) -> NodeState:
-        return self._local
-
-    @property
-    def seen(self) -> RunState:
+        self.local = NEW
+        self.seen = RunState()
         """The run, as etcd shows it."""
-        return self._seen
+        self.fold(events.AgentStarted(stays, checks))
 
     @property
     def gathers(self) -> float:
         """Seconds after an event in which further ones are awaited before the next decision."""
-        leads = self._local.membership.leadership is not None
-        return holding.gathers(self._seen) if leads else 0.0
+        leads = self.local.membership.leadership is not None
+        return holding.gathers(self.seen) if leads else 0.0
 
-    def fold(self, event: LocalEvent | StoreChanged) -> None:
+    def fold(self, event: events.LocalEvent | StoreChanged) -> None:
         """Take in what happened."""
         now = self._clock()
         if isinstance(event, StoreChanged):
             self._read(event, now)
             return
         self._observe(event, now)
-        if isinstance(event, CommitSeen):
-            self._executor.tell_commit(event.commit, event.at)
-        elif isinstance(event, StepRehearsed):
-            self._executor.tell_rehearsal(event)
-        elif isinstance(event, FilesReported):
-            self._executor.tell_files(event.message)
+        if not isinstance(event, events.AgentEvent):
+            self._executor.tell(event)
 
     def _read(self, event: StoreChanged, now: float) -> None:
-        keys, before = self._executor.keys, self._seen
-        self._seen = fold(before, event.items, keys, now, event.prefix)
-        if has_gone_back(before, self._seen):
+        keys, before = self._executor.keys, self.seen
+        self.seen = fold(before, event.items, keys, now, event.prefix)
+        if has_gone_back(before, self.seen):
             logger.warning("etcd has lost its data: this node joins again")
-            self._observe(StoreWentBack(), now)
-        if event.prefix == keys.nodes and not self._local.membership.nodes_seen:
-            self._observe(NodesRead(), now)
+            self._observe(events.StoreWentBack(), now)
+        if event.prefix == keys.nodes and not self.local.membership.nodes_seen:
+            self._observe(events.NodesRead(), now)
 
-    def _observe(self, event: LocalEvent, now: float) -> None:
-        self._local = observe(self._local, event, now)
+    def _observe(self, event: events.LocalEvent, now: float) -> None:
+        self.local = observe(self.local, event, now)
 
     def turn(self, watches: Watches) -> tuple[AgentDecision, Exit | None]:
         """Decides once and performs the actions, up to one that ends the agent: that is returned.
@@ -97,15 +77,15 @@ class AgentCore:
         The caller turns again at once if there were actions, else at the decision's time.
         """
         now = self._clock()
-        decision = decide(self._local, self._seen, now, self._new_id)
+        decision = decide(self.local, self.seen, now, self._new_id)
         for action in decision.actions:
             if isinstance(action, Exit):
                 return decision, action
             logger.debug("%s", type(action).__name__)
-            for event in self._executor.perform(self._local, self._seen, action):
+            for event in self._executor.perform(self.local, self.seen, action):
                 self.fold(event)
-        leads = self._local.membership.leadership is not None
-        self._seen = watches.follow(self._seen, holds=leads)
+        leads = self.local.membership.leadership is not None
+        self.seen = watches.follow(self.seen, holds=leads)
         return decision, None
 
     def close(self) -> None:

@@ -9,51 +9,11 @@ its zygote is warm and its daemon answers.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from spotelastic.agent import actions as do
 from spotelastic.agent import round_duties, shutdown
-from spotelastic.agent.actions import (
-    Action,
-    AdoptEpoch,
-    AskWhere,
-    AskWorkers,
-    BeginDeparture,
-    Campaign,
-    CheckGpus,
-    CloseStore,
-    DumpStacks,
-    EndRest,
-    EndRound,
-    EnterRound,
-    ExamineGpus,
-    Exit,
-    FlushUploads,
-    KeepStore,
-    KillWorkers,
-    Lead,
-    Listen,
-    LookAtSteps,
-    OpenStore,
-    PrepareWorkers,
-    Register,
-    ReleaseWorkers,
-    RestWorkers,
-    Say,
-    ServeStore,
-    StartDaemon,
-    StartSpareStore,
-    StartWorkers,
-    StartZygote,
-    TellNotice,
-    TellProgress,
-    TellRestart,
-    TellSilence,
-    TellVersions,
-    UploadByDeadline,
-    Wake,
-    WriteDrain,
-)
 from spotelastic.agent.health import illness
 from spotelastic.agent.in_place import duties as in_place_duties
 from spotelastic.agent.in_place import peers
@@ -61,7 +21,9 @@ from spotelastic.agent.state.values import BLIND, NodeState
 from spotelastic.model.job import ENDED
 from spotelastic.model.protocol import PROTOCOL
 from spotelastic.model.round import CAUSES
-from spotelastic.rendezvous.duties import answers, holding
+from spotelastic.rendezvous import rounds
+from spotelastic.rendezvous.duties import answers
+from spotelastic.rendezvous.slowness import slow_nodes
 from spotelastic.rendezvous.view import RunState
 
 TELL_EVERY = 1.0
@@ -85,7 +47,7 @@ RESTART = 75
 
 @dataclass(frozen=True, slots=True)
 class AgentDecision:
-    actions: tuple[Action, ...] = ()
+    actions: tuple[do.Action, ...] = ()
     wake_at: float = math.inf
     """When to look again if nothing happens."""
 
@@ -94,73 +56,23 @@ def decide(
     local: NodeState, seen: RunState, now: float, new_id: Callable[[], str]
 ) -> AgentDecision:
     """Return the next actions of this node, in order. Actions that need no etcd come first."""
-    actions: list[Action] = []
-    wake_at = math.inf
+    actions, wake_at = list[do.Action](), math.inf
     can_write = now >= local.retries.write_at and seen.healthy
     for step in _steps(local, seen, now, new_id):
-        if isinstance(step, Wake):
+        if isinstance(step, do.Wake):
             wake_at = min(wake_at, step.at)
-        elif now < local.retries.ask_at and isinstance(step, _ASKS_THE_DAEMON):
+        elif now < local.retries.ask_at and isinstance(step, do.DaemonAction):
             wake_at = min(wake_at, local.retries.ask_at)
-        elif can_write or isinstance(step, _NEEDS_NO_STORE):
+        elif can_write or isinstance(step, do.LocalAction):
             actions.append(step)
-            if isinstance(step, Exit):
+            if isinstance(step, do.Exit):
                 break
         elif seen.healthy:
             wake_at = min(wake_at, local.retries.write_at)
     return AgentDecision(tuple(actions), wake_at)
 
 
-_NEEDS_NO_STORE = (
-    StartZygote,
-    StartDaemon,
-    KillWorkers,
-    RestWorkers,
-    PrepareWorkers,
-    EnterRound,
-    AskWorkers,
-    EndRest,
-    DumpStacks,
-    LookAtSteps,
-    Listen,
-    AskWhere,
-    TellSilence,
-    EndRound,
-    OpenStore,
-    StartSpareStore,
-    KeepStore,
-    ServeStore,
-    CloseStore,
-    StartWorkers,
-    AdoptEpoch,
-    UploadByDeadline,
-    FlushUploads,
-    ReleaseWorkers,
-    CheckGpus,
-    ExamineGpus,
-    BeginDeparture,
-    Say,
-    Exit,
-)
-_ASKS_THE_DAEMON = (
-    StartDaemon,
-    LookAtSteps,
-    Listen,
-    TellSilence,
-    EndRound,
-    StartWorkers,
-    EnterRound,
-    AdoptEpoch,
-    UploadByDeadline,
-    FlushUploads,
-    ReleaseWorkers,
-)
-"""Actions that ask the daemon. Those that need etcd wait for `NodeState.write_at`."""
-
-
-def _steps(
-    local: NodeState, seen: RunState, now: float, new_id: Callable[[], str]
-) -> Iterator[Action | Wake]:
+def _steps(local: NodeState, seen: RunState, now: float, new_id: Callable[[], str]) -> do.Steps:
     yield from shutdown.grace(local, now)
     yield from shutdown.stuck(local, now)
     job = seen.job
@@ -173,9 +85,9 @@ def _steps(
     elif local.departure.leaving:
         yield from shutdown.leave(local, seen, now)
     if not local.membership.zygote:
-        yield StartZygote()
+        yield do.StartZygote()
     if not local.store.daemon:
-        yield StartDaemon()
+        yield do.StartDaemon()
     yield from round_duties.end_others(local, seen, now)
     yield from in_place_duties.end_rest(local, seen)
     if _is_outdated(local, seen) and local.workers is None:
@@ -187,7 +99,7 @@ def _steps(
     yield from _schedule(local, now)
     departure = local.departure
     if departure.notice is not None and not departure.drained and local.membership.registered:
-        yield WriteDrain()
+        yield do.WriteDrain()
     yield from round_duties.hurry(local, seen)
     round_ = seen.round
     if round_ is not None and local.node is not None and local.store.daemon:
@@ -205,17 +117,17 @@ def _steps(
     yield from _tell(local, now, len(round_.members) if round_ is not None else 0)
 
 
-def _schedule(local: NodeState, now: float) -> Iterator[Action | Wake]:
+def _schedule(local: NodeState, now: float) -> do.Steps:
     """Record what is announced, and have the node leave for it when its time has come."""
     departure = local.departure
     if local.membership.registered:
         for notice in departure.untold:
-            yield TellNotice(notice)
+            yield do.TellNotice(notice)
     for notice in departure.scheduled:
         if not notice.is_ahead(now):
-            yield BeginDeparture(replace(notice, seen_at=now))
+            yield do.BeginDeparture(replace(notice, seen_at=now))
         elif notice.deadline is not None:
-            yield Wake(notice.deadline - notice.kind.traits.ahead)
+            yield do.Wake(notice.deadline - notice.kind.traits.ahead)
 
 
 def _is_outdated(local: NodeState, seen: RunState) -> bool:
@@ -226,21 +138,21 @@ def _is_outdated(local: NodeState, seen: RunState) -> bool:
     return bool(mine and wanted) and mine != wanted
 
 
-def _restart(local: NodeState) -> Iterator[Action | Wake]:
+def _restart(local: NodeState) -> do.Steps:
     """End the agent, which is started again.
 
     Its state is sealed, and its daemon goes on serving it.
     """
     if RESTARTED not in local.reports.said:
-        yield TellRestart()
+        yield do.TellRestart()
     else:
-        yield Exit(RESTART, "the code has changed: this node starts again with it")
+        yield do.Exit(RESTART, "the code has changed: this node starts again with it")
 
 
 # -- being part of the run ------------------------------------------------------------------------
 
 
-def _belong(local: NodeState, seen: RunState) -> Iterator[Action | Wake]:
+def _belong(local: NodeState, seen: RunState) -> do.Steps:
     """Register the node where that is due.
 
     A new lease takes the node back where it was. A missed proposal makes it a newcomer. A node that
@@ -255,9 +167,9 @@ def _belong(local: NodeState, seen: RunState) -> Iterator[Action | Wake]:
         if seen.blind or BLIND in local.reports.said:  # it would come and go with every round
             return
         if local.membership.fingerprint is not None and not local.departure.leaving:
-            yield Register(anew=True, prepares=prepares)
+            yield do.Register(anew=True, prepares=prepares)
     elif not local.membership.registered or _is_told_wrong(local, prepares=prepares):
-        yield Register(prepares=prepares)
+        yield do.Register(prepares=prepares)
 
 
 def _is_told_wrong(local: NodeState, *, prepares: bool) -> bool:
@@ -270,62 +182,57 @@ def _is_told_wrong(local: NodeState, *, prepares: bool) -> bool:
     return node is not None and (node.prepares, node.daemon) != (prepares, local.store.daemon)
 
 
-def _hold(
-    local: NodeState, seen: RunState, now: float, new_id: Callable[[], str]
-) -> Iterator[Action | Wake]:
+def _hold(local: NodeState, seen: RunState, now: float, new_id: Callable[[], str]) -> do.Steps:
     """Campaigns for the election, and decides about rounds while this node holds it."""
     mine, retries = local.membership, local.retries
     if not mine.registered or mine.node is None:
         return
-    leads = mine.leadership is not None
     if (sooner := peers.due(local, seen)) is not None:
         yield sooner
         return
-    seen = replace(seen, refusing=peers.refusing(local, seen))
-    status = holding.HolderStatus(
-        mine.node.id, leads, mine.nodes_seen, retries.lead_after, retries.lead_at
-    )
-    duty = holding.duty(status, seen, now, new_id)
-    if duty.campaign:
-        yield Campaign()
-    if duty.wake_at is not None:
-        yield Wake(duty.wake_at)
-    if duty.actions:
-        yield Lead(duty.actions)
+    if seen.settings is None or seen.blind:
+        return
+    if mine.leadership is None:
+        # The key may be this node's own: of a history that the store has gone back to.
+        if seen.holder in ("", mine.node.id):
+            yield do.Campaign()
+    elif mine.nodes_seen and seen.revision < retries.lead_after and now < retries.lead_at:
+        yield do.Wake(retries.lead_at)
+    elif mine.nodes_seen:
+        seen = replace(seen, refusing=peers.refusing(local, seen))
+        decision = rounds.decide(seen, now, new_id)
+        if decision.wake_at is not None:
+            yield do.Wake(decision.wake_at)
+        if led := decision.actions or slow_nodes.decide(seen, now):
+            yield do.Lead(led)
 
 
 # -- telling --------------------------------------------------------------------------------------
 
 
-def _tell_versions(local: NodeState, seen: RunState) -> Iterator[Action | Wake]:
+def _tell_versions(local: NodeState, seen: RunState) -> do.Steps:
     """Report nodes of different versions.
 
     The cluster works as one of equals does, but people should know.
     """
-    round_ = seen.round
-    if seen.blind and BLIND not in local.reports.said:
-        yield TellVersions(
-            BLIND,
-            f"(protocol {PROTOCOL}) cannot read what another node has written ({seen.blind}): it "
-            "joins no further round; install the same version of spotelastic on all nodes",
-        )
-    others = {key: why for key, why in seen.unreadable.items() if not key.startswith("all/")}
-    if others and UNREADABLE not in local.reports.said:
-        key, why = next(iter(others.items()))
-        yield TellVersions(
-            UNREADABLE,
-            f"(protocol {PROTOCOL}) cannot read what a node has written ({key}: {why}): it decides "
-            "about rounds without that; install the same version of spotelastic on all nodes",
-        )
-    if round_ is not None and round_.cause not in CAUSES and NEWER not in local.reports.said:
-        yield TellVersions(
-            NEWER,
-            f"(protocol {PROTOCOL}) does not know why round {round_.number} was formed "
-            f"(“{round_.cause}”): another node runs a newer spotelastic; it goes on",
-        )
+    round_, found = seen.round, dict[str, str]()
+    same = "install the same version of spotelastic on all nodes"
+    if seen.blind:
+        what = f"cannot read what another node has written ({seen.blind})"
+        found[BLIND] = f"{what}: it joins no further round; {same}"
+    for key, why in seen.unreadable.items():
+        if not key.startswith("all/"):
+            what = f"cannot read what a node has written ({key}: {why})"
+            found.setdefault(UNREADABLE, f"{what}: it decides about rounds without that; {same}")
+    if round_ is not None and round_.cause not in CAUSES:
+        what = f"does not know why round {round_.number} was formed (“{round_.cause}”)"
+        found[NEWER] = f"{what}: another node runs a newer spotelastic; it goes on"
+    for topic, line in found.items():
+        if topic not in local.reports.said:
+            yield do.TellVersions(topic, f"(protocol {PROTOCOL}) {line}")
 
 
-def _tell(local: NodeState, now: float, nodes: int) -> Iterator[Action | Wake]:
+def _tell(local: NodeState, now: float, nodes: int) -> do.Steps:
     """Publish progress when there is some. Without any, asks the daemon whether it is alive."""
     if not local.membership.registered:
         return
@@ -338,7 +245,4 @@ def _tell(local: NodeState, now: float, nodes: int) -> Iterator[Action | Wake]:
         due = max(reports.told_at, workers.started_at) + ASK_EVERY * share
     else:
         return
-    if now >= due:
-        yield TellProgress()
-    else:
-        yield Wake(due)
+    yield do.TellProgress() if now >= due else do.Wake(due)

@@ -13,12 +13,14 @@ etcd comes before the event that says so, and is safe to be written twice.
 import contextlib
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import singledispatchmethod
+from typing import Any
 
+from spotelastic_checkpoints import messages
 from spotelastic_checkpoints.errors import CheckpointsError, DaemonUnavailable
-from spotelastic_checkpoints.types import Commit
+from spotelastic_checkpoints.types import Commit, WorkerStep
 
 from spotelastic.agent import actions, environment
 from spotelastic.agent.config import AgentConfig
@@ -26,11 +28,11 @@ from spotelastic.agent.decide import RESTARTED
 from spotelastic.agent.health.illness import EFA, TOLD
 from spotelastic.agent.in_place.duties import not_kept
 from spotelastic.agent.peer_traffic import NOTHING, Sent
-from spotelastic.agent.state import events, failures
+from spotelastic.agent.state import events
 from spotelastic.agent.state.events import LocalEvent
-from spotelastic.agent.state.node_progress import newest, newest_commit, progress
+from spotelastic.agent.state.node_progress import newest, progress
 from spotelastic.agent.state.ports import Events, LeaseSession, Processes
-from spotelastic.agent.state.values import NodeState
+from spotelastic.agent.state.values import NodeState, Workers
 from spotelastic.agent.workers.trouble import WorkerTrouble, without_advice
 from spotelastic.clock import Clock, unbroken
 from spotelastic.errors import LeaseLost, Unavailable, UsageError
@@ -42,7 +44,7 @@ from spotelastic.model.node import Node
 from spotelastic.model.notice import Drain
 from spotelastic.model.progress import Event, Progress
 from spotelastic.model.protocol import PROTOCOL
-from spotelastic.model.round import Round
+from spotelastic.model.round import Round, SlotOffer
 from spotelastic.redaction import redactor
 from spotelastic.rendezvous import membership
 from spotelastic.rendezvous.duties import answers, holding
@@ -97,7 +99,7 @@ class AgentExecutor:
         except (Unavailable, LeaseLost):
             return [events.WriteFailed(self._clock() + WRITE_RETRY)]
         except DaemonUnavailable:
-            return [events.DaemonGone()]
+            return [messages.Closed()]
         except CheckpointsError as error:
             return self._refused(local, action, error)
 
@@ -142,7 +144,7 @@ class AgentExecutor:
             prepares=action.prepares,
         )
         settings = self.config.settings
-        refused = membership.join(self._store, self.keys, node, settings, lease, seen)
+        refused = membership.join(self._store, self.keys, node, settings, lease)
         if refused is None:
             return [events.Registered(node)]
         now = self._clock()
@@ -266,12 +268,13 @@ class AgentExecutor:
             status, opened = self._processes.status(), local.store.round_store
             claimed = claim if claim and claim.round == round_.incarnation else None
             epoch = claimed.epoch if claimed is not None else 0
-            commit = newest_commit(status, local.store.commit)
+            commit = newest(status.commit, local.store.commit)
             if not epoch and round_.members[0].node == node.id:
                 commit = newest(commit, membership.told_commit(self._store, self.keys))
-            ack = answers.ready(
-                node,
-                round_,
+            known = status.ancestry
+            ack = replace(
+                ack,
+                phase="ready",
                 daemon=local.store.daemon,
                 snapshots=status.snapshots,
                 commit=commit,
@@ -281,7 +284,7 @@ class AgentExecutor:
                 end=local.agreement.end,
                 rested=round_.parent if rests else "",
                 standings=resting.standings if resting is not None and rests else (),
-                ancestry=status.ancestry,
+                ancestry=known if known and known.incarnation != round_.parent else None,
             )
         self._store.put(self.keys.ack(node.id), encode(ack), self._session.lease)
         return [events.Acknowledged(ack.round, ack.phase, ack.epoch, bool(ack.rested))]
@@ -289,7 +292,7 @@ class AgentExecutor:
     @_do.register
     def _(self, action: actions.OfferSlots, local: NodeState, seen: RunState) -> Events:
         snapshots = self._processes.status().snapshots
-        offer = answers.offer(local.store.daemon, action.round, snapshots)
+        offer = SlotOffer(action.round, local.store.daemon, snapshots)
         key = self.keys.snapshots(self.config.node)
         self._store.put(key, encode(offer), self._session.lease)
         return [events.SlotsOffered(action.round)]
@@ -299,17 +302,18 @@ class AgentExecutor:
         workers = local.workers
         if workers is None:
             return []
-        blank = self._blank(workers.round)
+        more = {"rests": workers.can_rest, "attached": workers.attached}
         found = blame.first(
-            failures.of_worker(blank, workers, exit_, self._processes.failure(workers, exit_))
+            self._failure(workers, rank, trouble, at=exit_.at, exit_code=exit_.code, **more)
             for exit_ in workers.exits
             if exit_.code
+            for rank, trouble in [(exit_.local_rank, self._processes.failure(workers, exit_))]
         )
         if found is None and workers.broken is not None:
             local_rank, message, trace = workers.broken
             log = self._processes.log(workers, local_rank)
             trouble = WorkerTrouble(without_advice(message), trace, log)
-            found = failures.of_collective(blank, workers, local_rank, trouble)
+            found = self._failure(workers, local_rank, trouble, exit_code=1, broken=True, **more)
         if found is None:
             return []
         has_peers = seen.round is not None and seen.round.world_size > 1
@@ -322,8 +326,9 @@ class AgentExecutor:
         workers = local.workers
         if workers is None or seen.settings is None:
             return []
-        trouble = self._processes.stall(workers, seen.settings.stall_timeout)
-        found = failures.of_stall(self._blank(workers.round), workers, trouble)
+        pace, timeout = workers.pace, seen.settings.stall_timeout
+        trouble = self._processes.stall(workers, timeout)
+        found = self._failure(workers, pace.behind, trouble, at=pace.step_at, stalled=True)
         return self._report(found, f"rank {found.rank} {found.message}")
 
     @_do.register
@@ -360,6 +365,15 @@ class AgentExecutor:
     def _blank(self, round_: str) -> Failure:
         """Return a failure of this node in a round, of no worker."""
         return Failure(self._new_id(), self.config.node, round_, -1, -1, self._clock(), 0)
+
+    def _failure(
+        self, workers: Workers, local_rank: int, trouble: WorkerTrouble, **more: Any
+    ) -> Failure:
+        """Return the failure of a worker, as it is reported to the holder."""
+        told = {"message": trouble.message, "traceback": trouble.traceback, "log": trouble.log}
+        named = {"rank": workers.first_rank + local_rank, "local_rank": local_rank}
+        more |= told | named
+        return replace(self._blank(workers.round), **more)
 
     def _report(self, failure: Failure, message: str, *, lost_peer: bool = False) -> Events:
         blot = redactor(self.config.secrets)  # before a cut, which might leave half a secret
@@ -442,26 +456,19 @@ class AgentExecutor:
 
     @_do.register
     def _(self, action: actions.AnswerSteps, local: NodeState, seen: RunState) -> Events:
-        steps = self._processes.status().workers
-        return self._vote(answers.vote(self.config.node, action.proposal, steps, _resumed(local)))
+        return self._answer(action, local, self._processes.status().workers)
 
     @_do.register
     def _(self, action: actions.SetSaveTarget, local: NodeState, seen: RunState) -> Events:
         """Write the target, then read the steps: what a vote confirms depends on that order."""
         proposal = action.proposal
         steps = self._processes.set_target(proposal.round, proposal.id, proposal.target)
-        return self._vote(answers.vote(self.config.node, proposal, steps, _resumed(local)))
-
-    @_do.register
-    def _(self, action: actions.VoteSealed, local: NodeState, seen: RunState) -> Events:
-        proposal, steps = action.proposal, self._processes.status().workers
-        node, resumed = self.config.node, _resumed(local)
-        return self._vote(answers.vote(node, proposal, steps, resumed, sealed=True))
+        return self._answer(actions.AnswerSteps(proposal), local, steps)
 
     @_do.register
     def _(self, action: actions.Refuse, local: NodeState, seen: RunState) -> Events:
-        node, resumed = self.config.node, _resumed(local)
-        return self._vote(answers.refusal(node, action.proposal, resumed, plain=action.plain))
+        vote = Vote(self.config.node, action.proposal.id, _resumed(local), refused=True)
+        return self._vote(replace(vote, plain=action.plain))
 
     @_do.register
     def _(self, action: actions.ReleaseWorkers, local: NodeState, seen: RunState) -> Events:
@@ -471,6 +478,12 @@ class AgentExecutor:
         if schedule is not None and local.workers is not None and not local.workers.first_rank:
             logger.info(proposal.reason)
         return [events.WorkersReleased()]
+
+    def _answer(
+        self, asked: actions.AnswerSteps, local: NodeState, steps: Sequence[WorkerStep]
+    ) -> Events:
+        node, resumed = self.config.node, _resumed(local)
+        return self._vote(answers.vote(node, asked.proposal, steps, resumed, sealed=asked.sealed))
 
     def _vote(self, vote: Vote) -> Events:
         self._store.put(self.keys.vote(vote.node), encode(vote), self._session.lease)
@@ -489,34 +502,29 @@ class AgentExecutor:
         key = self.keys.progress(self.config.node)
         self._store.put(key, encode(told), self._session.lease)
         self.published = told
-        commit = newest_commit(status, local.store.commit)
+        commit = newest(status.commit, local.store.commit)
         return [events.ProgressReported(told.step, told.step_time, commit)]
 
-    def tell_commit(self, commit: Commit, at: float) -> None:
-        """Record a commit that this node's daemon has seen."""
-        with contextlib.suppress(Unavailable):
-            membership.tell_commit(self._store, self.keys, self.config.node, commit, at)
+    def tell(self, event: messages.DaemonEvent) -> None:
+        """Record what people should know of what this node's daemon says."""
+        with contextlib.suppress(Unavailable, LeaseLost):
+            match event:
+                case messages.Committed(epoch, step, at):
+                    commit = Commit(epoch, step)
+                    membership.tell_commit(self._store, self.keys, self.config.node, commit, at)
+                case messages.Rehearsed():
+                    self._tell_rehearsal(event)
+                case messages.FilesTold(line):
+                    logger.warning(line)
+                    self._record(Event(self._clock(), "files", line, self.config.node))
 
-    def tell_rehearsal(self, found: events.StepRehearsed) -> None:
+    def _tell_rehearsal(self, found: messages.Rehearsed) -> None:
         """Record what was found by making a step again, by reading one back, or at the end."""
         told = tuple(found.message.splitlines())
         its = Rehearsal(found.step, found.world_size, found.outcome, told)
         logger.log(logging.WARNING if its.differs else logging.INFO, its.text)
-        with contextlib.suppress(Unavailable):
-            event = Event(
-                self._clock(),
-                found.kind if found.kind in TOLD_KINDS else REHEARSED,
-                its.line,
-                self.config.node,
-                asdict(its),
-            )
-            self._record(event)
-
-    def tell_files(self, line: str) -> None:
-        """Record what the daemon says about the script's files."""
-        logger.warning(line)
-        with contextlib.suppress(Unavailable, LeaseLost):
-            self._record(Event(self._clock(), "files", line, self.config.node))
+        kind = found.kind if found.kind in TOLD_KINDS else REHEARSED
+        self._record(Event(self._clock(), kind, its.line, self.config.node, asdict(its)))
 
     def _record(self, event: Event) -> None:
         membership.record(self._store, self.keys, event)

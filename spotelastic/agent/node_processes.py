@@ -10,13 +10,14 @@ import os
 import signal
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from functools import singledispatchmethod
+from functools import partial
 from pathlib import Path
 
 from spotelastic_checkpoints.errors import CheckpointsError, DaemonUnavailable
 from spotelastic_checkpoints.protocol.agent_client import DaemonClient
 from spotelastic_checkpoints.types import DaemonStatus, Schedule, WorkerStep
 
+from spotelastic import linux
 from spotelastic.agent import actions, environment
 from spotelastic.agent.checkpoints import Checkpoints
 from spotelastic.agent.config import AgentConfig
@@ -45,22 +46,15 @@ from spotelastic.agent.workers.pool import (
     read_trouble,
 )
 from spotelastic.agent.workers.standing import place, places
-from spotelastic.agent.workers.trouble import WorkerTrouble
+from spotelastic.agent.workers.trouble import WorkerTrouble, has_last_words
 from spotelastic.agent.workers.zygote import ZygotePlan
 from spotelastic.clock import unbroken
 from spotelastic.errors import EnvironmentFailure
-from spotelastic.linux import (
-    CLEAN_WITHIN,
-    END_WITHIN,
-    STACKS,
-    await_cleaners,
-    end_marked,
-    interface_of,
-    mark,
-)
 from spotelastic.model.counting import counted
-from spotelastic.model.in_place import Ask, Enter, Rest
+from spotelastic.model.in_place import Ask, Enter, Rest, ToWorker
 from spotelastic.model.job import Settings
+from spotelastic.model.node import Node
+from spotelastic.model.notice import Notice
 from spotelastic.model.round import Member, Round, RoundEnd
 from spotelastic.rendezvous.view import RunState
 
@@ -108,20 +102,27 @@ class NodeProcesses:
         self.config = config
         self._start_zygote = start_zygote
         self._post = post
-        interface = interface_of(config.address)
+        interface = linux.interface_of(config.address)
         workers = config.settings.workers
         self._shared_env = environment.base({**os.environ, **config.env}, interface, workers)
-        self._shared_env |= mark(config.state)
+        self._shared_env |= linux.mark(config.state)
         self._folder = environment.folder(config)
         # Left by an agent that was killed together with its zygote.
-        end_marked(mark(config.state), END_WITHIN)
+        linux.end_marked(linux.mark(config.state), linux.END_WITHIN)
         self._zygote: Zygote | None = None
         self._false_starts = 0
         self._kills = memory.kills()
         self._stores = RoundStores(config)
         self._checkpoints = checkpoints or Checkpoints(config, post)
-        self._gpus = GpuExaminer(config, post, mark(config.state))
+        self._gpus = GpuExaminer(config, post, linux.mark(config.state))
         self._control = WorkerControl(config.state / "agent.sock", post)
+        self._variables = partial(
+            environment.worker,
+            self._shared_env,
+            config,
+            daemon=self._checkpoints.socket,
+            control=self._control.path,
+        )
         line = config.line or (lambda _rank, _local_rank, _line: None)
         self._logs = Logs(line, config.error_line, config.output)
 
@@ -153,7 +154,8 @@ class NodeProcesses:
     def failure(self, workers: Workers, exit_: WorkerExit) -> WorkerTrouble:
         """Return what is known of a worker that failed: its error file, and the kernel's kills."""
         folder, rank = self._files(workers, exit_.local_rank)
-        self._logs.catch_up_with(exit_.code)
+        if has_last_words(exit_.code):
+            self._logs.catch_up()
         log = self.log(workers, exit_.local_rank)
         message, trace = read_trouble(exit_.code, folder, rank, Path(log), self._folder)
         # Of a data loader that was killed its worker tells.
@@ -175,10 +177,8 @@ class NodeProcesses:
         """Return what is known of the slowest of workers that have stalled."""
         pace = workers.pace
         folder, rank = self._files(workers, pace.behind)
-        message = (
-            f"has executed no step after step {pace.step} for {timeout:g} s; "
-            f"the stacks of this node's ranks are in {stacks(folder, '*')}"
-        )
+        what = f"has executed no step after step {pace.step} for {timeout:g} s"
+        message = f"{what}; the stacks of this node's ranks are in {stacks(folder, '*')}"
         stack = read_stack(stacks(folder, rank))
         return WorkerTrouble(message, stack, self.log(workers, pace.behind))
 
@@ -203,20 +203,109 @@ class NodeProcesses:
         """End everything that was started, and wait until nothing of it is left."""
         if self._zygote is not None:
             self._zygote.close()
-        await_cleaners(mark(self.config.state), CLEAN_WITHIN)
+        linux.await_cleaners(linux.mark(self.config.state), linux.CLEAN_WITHIN)
         self._checkpoints.close()
         self._gpus.close()
         self._control.close()
         self._stores.close()
         self._logs.close()
 
-    @singledispatchmethod
     def do(self, action: actions.Action, local: NodeState, seen: RunState) -> Events:
-        """Perform an action that needs no etcd. Raises `DaemonUnavailable` and `OSError`."""
-        raise TypeError(f"no handler for {action!r}")
+        """Perform an action that needs no etcd. Raises `DaemonUnavailable` and `OSError`.
 
-    @do.register
-    def _(self, action: actions.StartZygote, local: NodeState, seen: RunState) -> Events:
+        Nothing is done where what it is about is gone meanwhile.
+        """
+        match action:
+            case actions.StartWorkers() | actions.PrepareWorkers():
+                return self._begin(action, local, seen.settings)
+            case actions.EnterRound() | actions.EndRest():
+                return self._begin(action, local, seen.settings)
+            case actions.OpenStore() | actions.StartSpareStore():
+                return self._with_store(action, local)
+            case actions.ServeStore() | actions.CloseStore():
+                return self._with_store(action, local)
+            case actions.StartZygote():
+                return self._open_zygote()
+            case actions.StartDaemon():
+                return self._open_daemon(local, seen)
+            case actions.CheckGpus():
+                self._gpus.check()
+                return [events.GpuCheckStarted()]
+            case actions.ExamineGpus(round_):
+                self._gpus.examine()
+                return [events.ExaminationStarted(round_)]
+            case actions.AdoptEpoch(round_, member):
+                self._checkpoints.begin(round_, member)
+                return [events.EpochAdopted(round_.epoch)]
+            case actions.ClaimStorage(round_):
+                self._checkpoints.claim(round_)
+                return [events.ClaimStarted(round_.incarnation)]
+            case actions.UploadByDeadline(deadline):
+                self.daemon.hurry(deadline)
+                return [events.UploadHurried(deadline)]
+            case actions.FlushUploads(round_):
+                return self._flush(round_, local.departure.notice)
+        return self._with_workers(action, local.workers) if local.workers is not None else []
+
+    def _with_store(self, action: actions.Action, local: NodeState) -> Events:
+        opened = local.store.round_store
+        match action:
+            case actions.OpenStore(round_):
+                spare, said = local.store.spare, local.reports.said
+                return self._stores.open(self.zygote, round_, spare, said)
+            case actions.StartSpareStore():
+                return self._stores.start_spare(self._zygote)
+            case actions.ServeStore() if opened is not None:
+                self._stores.serve()
+                return [events.StoreServes()]
+            case actions.CloseStore():
+                if opened is not None and not opened.dead:
+                    self.zygote.end([opened.id])
+                return [events.StoreClosed()]
+        return []
+
+    def _begin(self, action: actions.Action, local: NodeState, settings: Settings | None) -> Events:
+        match action:
+            case actions.StartWorkers(round_, member) if settings is not None:
+                return self._start_workers(round_, member, settings)
+            case actions.PrepareWorkers(round_) if settings is not None:
+                return self._prepare_workers(round_, local.node, settings)
+            case actions.EnterRound(round_, member) if local.resting and settings:
+                return self._enter(round_, member, local.resting, settings)
+            case actions.EndRest() if local.resting is not None:
+                return self._end_rest(local.resting)
+        return []
+
+    def _with_workers(self, action: actions.Action, workers: Workers) -> Events:
+        match action:
+            case actions.KillWorkers(signal_, but_failing):
+                return self._kill(workers, signal_, but_failing=but_failing)
+            case actions.RestWorkers():
+                self._tell(workers, Rest())
+                # Those that wait at a target are let go, and come to the end of their step.
+                with contextlib.suppress(CheckpointsError):
+                    self.daemon.set_target(workers.round, "", 0)
+                return [events.RestRequested()]
+            case actions.AskWorkers():
+                self._tell(workers, Ask())
+                return [events.WorkersAsked()]
+            case actions.DumpStacks():
+                self._ask_for_stacks(workers)
+                return [events.StacksRequested()]
+            case actions.LookAtSteps():
+                return [events.StepsRead(self.status().workers)]
+            case actions.Listen():
+                return [events.StepsHeard(self.status().workers)]
+            case actions.AskWhere():
+                for name in workers.alive:
+                    stacks(*self._files(workers, local_rank_of(name))).write_bytes(b"")
+                self._ask_for_stacks(workers)
+                return [events.StandingRequested()]
+            case actions.EndRound(rests):
+                return [events.RoundEnded(self._end_round(workers), rests)]
+        return []
+
+    def _open_zygote(self) -> Events:
         if self._zygote is not None:
             self._zygote.close()
             self._false_starts = 0 if self._zygote.warm else self._false_starts + 1
@@ -237,17 +326,11 @@ class NodeProcesses:
             preload=preload,
             script=self.config.entry in ("script", "path", "module"),
         )
-        self._zygote = self._start_zygote(
-            plan,
-            self._shared_env,
-            mark(self.config.state),
-            self._post,
-            python=self.config.python,
-        )
+        marks, python = linux.mark(self.config.state), self.config.python
+        self._zygote = self._start_zygote(plan, self._shared_env, marks, self._post, python=python)
         return [events.ZygoteStarted()]
 
-    @do.register
-    def _(self, action: actions.StartDaemon, local: NodeState, seen: RunState) -> Events:
+    def _open_daemon(self, local: NodeState, seen: RunState) -> Events:
         started = events.DaemonStarted(self._checkpoints.open())
         workers, round_ = local.workers, seen.round
         if workers is not None and round_ is not None and round_.incarnation == workers.round:
@@ -256,56 +339,51 @@ class NodeProcesses:
                 self._checkpoints.begin(round_, member)
         return [started]
 
-    @do.register
-    def _(self, action: actions.CheckGpus, local: NodeState, seen: RunState) -> Events:
-        self._gpus.check()
-        return [events.GpuCheckStarted()]
+    def _flush(self, round_: str, notice: Notice | None) -> Events:
+        within = FLUSH_TIMEOUT
+        if notice is not None and notice.deadline is not None:
+            within = min(within, max(notice.deadline - unbroken(), 1.0))
+        self._checkpoints.flush(round_, within)
+        return [events.FlushStarted(round_)]
 
-    @do.register
-    def _(self, action: actions.ExamineGpus, local: NodeState, seen: RunState) -> Events:
-        self._gpus.examine()
-        return [events.ExaminationStarted(action.round)]
-
-    @do.register
-    def _(self, action: actions.KillWorkers, local: NodeState, seen: RunState) -> Events:
-        workers = local.workers
-        if workers is None or self._zygote is None:
-            return []
-        spared = workers.failing & workers.alive if action.but_failing else frozenset()
-        self._zygote.end(sorted(workers.alive - spared), action.signal)
+    def _kill(self, workers: Workers, sig: int, *, but_failing: bool) -> Events:
+        spared = workers.failing & workers.alive if but_failing else frozenset()
+        self.zygote.end(sorted(workers.alive - spared), sig)
         kill_at = None
-        if action.signal == signal.SIGTERM:
+        if sig == signal.SIGTERM:
             kill_at = unbroken() + self.config.grace
         elif spared:
             kill_at = unbroken() + self._finalize + STACKS_WITHIN
         return [events.WorkersKilled(spared, kill_at)]
 
-    @do.register
-    def _(self, action: actions.RestWorkers, local: NodeState, seen: RunState) -> Events:
-        workers = local.workers
-        if workers is None:
-            return []
+    def _tell(self, workers: Workers, message: ToWorker) -> None:
         for name in workers.alive:
-            self._control.send(local_rank_of(name), Rest())
-        # Those that wait at a target are let go, and come to the end of their step.
-        with contextlib.suppress(CheckpointsError):
-            self.daemon.set_target(workers.round, "", 0)
-        return [events.RestRequested()]
+            self._control.send(local_rank_of(name), message)
 
-    @do.register
-    def _(self, action: actions.EnterRound, local: NodeState, seen: RunState) -> Events:
-        round_, member = action.round, action.member
-        settings, resting = seen.settings, local.resting
-        if settings is None or resting is None:
-            return []
+    def _ask_for_stacks(self, workers: Workers) -> None:
+        """Asks workers for their stacks, unless they are programs that the signal would end."""
+        if self.config.entry != "program":
+            self.zygote.send_signal(sorted(workers.alive), linux.STACKS)
+
+    def _end_round(self, workers: Workers) -> RoundEnd | None:
+        """Tells the daemon, and returns what it knows of the round."""
+        if workers.round:  # otherwise they have only prepared, and are in no round
+            with contextlib.suppress(DaemonUnavailable):
+                self.daemon.end()
+                return self._checkpoints.round_end(workers)
+        return None
+
+    def _enter(
+        self, round_: Round, member: Member, resting: RestingWorkers, settings: Settings
+    ) -> Events:
         self._checkpoints.begin(round_, member)
         self._kills = memory.kills()
         first, step, all_told = round_.first_rank(member.slot), round_.resume.step, True
         for name in resting.workers.alive:
             local_rank = local_rank_of(name)
             folder, rank = self._files(resting.workers, local_rank)
-            error_file = folder / f"error-{rank}.json"
-            variables = self._variables(round_, member, settings, local_rank, error_file)
+            errors = folder / f"error-{rank}.json"
+            variables = self._variables(settings, round_, member, local_rank, error_file=errors)
             restores = not resting.workers.round or round_.in_place == "restore"
             order = Enter(round_.incarnation, step, restores, variables)
             all_told = self._control.send(local_rank, order) and all_told
@@ -316,132 +394,38 @@ class NodeProcesses:
         told = (round_.incarnation, round_.number, first, round_.epoch, step)
         return [events.WorkersEntered(*told)]
 
-    @do.register
-    def _(self, action: actions.AskWorkers, local: NodeState, seen: RunState) -> Events:
-        for name in local.workers.alive if local.workers is not None else ():
-            self._control.send(local_rank_of(name), Ask())
-        return [events.WorkersAsked()]
-
-    @do.register
-    def _(self, action: actions.EndRest, local: NodeState, seen: RunState) -> Events:
-        return self._end_rest(local.resting) if local.resting is not None else []
-
     def _end_rest(self, resting: RestingWorkers) -> Events:
-        if self._zygote is None:
-            return []
-        self._zygote.end(sorted(resting.workers.alive), signal.SIGKILL)
+        self.zygote.end(sorted(resting.workers.alive), signal.SIGKILL)
         return [events.RestOver()]
 
-    @do.register
-    def _(self, action: actions.DumpStacks, local: NodeState, seen: RunState) -> Events:
-        """Asks workers for their stacks, unless they are programs that the signal would end."""
-        workers = local.workers
-        if workers is None or self._zygote is None:
-            return []
-        if self.config.entry != "program":
-            self._zygote.send_signal(sorted(workers.alive), STACKS)
-        return [events.StacksRequested()]
-
-    @do.register
-    def _(self, action: actions.LookAtSteps, local: NodeState, seen: RunState) -> Events:
-        return [events.StepsRead(self.status().workers)]
-
-    @do.register
-    def _(self, action: actions.Listen, local: NodeState, seen: RunState) -> Events:
-        return [events.StepsHeard(self.status().workers)]
-
-    @do.register
-    def _(self, action: actions.AskWhere, local: NodeState, seen: RunState) -> Events:
-        workers = local.workers
-        if workers is None or self._zygote is None:
-            return []
-        for name in workers.alive:
-            stacks(*self._files(workers, local_rank_of(name))).write_bytes(b"")
-        if self.config.entry != "program":
-            self._zygote.send_signal(sorted(workers.alive), STACKS)
-        return [events.StandingRequested()]
-
-    @do.register
-    def _(self, action: actions.EndRound, local: NodeState, seen: RunState) -> Events:
-        workers = local.workers
-        if workers is None:
-            return []
-        if not workers.round:  # they have only prepared, and are in no round
-            return [events.RoundEnded(None, action.rests)]
-        end = None
-        with contextlib.suppress(DaemonUnavailable):
-            self.daemon.end()
-            end = self._checkpoints.round_end(workers)
-        return [events.RoundEnded(end, action.rests)]
-
-    @do.register
-    def _(self, action: actions.OpenStore, local: NodeState, seen: RunState) -> Events:
-        store, said = local.store, local.reports.said
-        return self._stores.open(self.zygote, action.round, store.spare, said)
-
-    @do.register
-    def _(self, action: actions.StartSpareStore, local: NodeState, seen: RunState) -> Events:
-        return self._stores.start_spare(self._zygote)
-
-    @do.register
-    def _(self, action: actions.ServeStore, local: NodeState, seen: RunState) -> Events:
-        if local.store.round_store is None:
-            return []
-        self._stores.serve()
-        return [events.StoreServes()]
-
-    @do.register
-    def _(self, action: actions.CloseStore, local: NodeState, seen: RunState) -> Events:
-        opened = local.store.round_store
-        if opened is not None and not opened.dead:
-            self.zygote.end([opened.id])
-        return [events.StoreClosed()]
-
-    @do.register
-    def _(self, action: actions.StartWorkers, local: NodeState, seen: RunState) -> Events:
-        round_, member, settings = action.round, action.member, seen.settings
-        if settings is None:
-            return []
+    def _start_workers(self, round_: Round, member: Member, settings: Settings) -> Events:
         self._checkpoints.begin(round_, member)
         self._kills = memory.kills()
-        folder = self.config.round_logs(round_.number)
-        alive = self._fork(round_.incarnation, round_, member, settings, folder, member.slot)
+        alive = self._fork(round_.incarnation, round_, member, settings, member.slot)
         logger.info(describe_round(round_, member))
         first, step = round_.first_rank(member.slot), round_.resume.step
-        return [
-            events.WorkersStarted(
-                round_.incarnation, round_.number, first, round_.epoch, alive, step
-            )
-        ]
+        told = (round_.incarnation, round_.number, first, round_.epoch, alive, step)
+        return [events.WorkersStarted(*told)]
 
-    @do.register
-    def _(self, action: actions.PrepareWorkers, local: NodeState, seen: RunState) -> Events:
-        round_, settings, node = action.round, seen.settings, local.node
-        if settings is None or node is None:
+    def _prepare_workers(self, round_: Round, node: Node | None, settings: Settings) -> Events:
+        if node is None:
             return []
         alone = Member(node.id, node.incarnation, 0, node.address, node.zone, settings.workers)
         beside = replace(round_, incarnation="", number=0, members=(alone,), in_place="prepare")
-        group, logs = f"beside-{round_.incarnation}", self.config.round_logs(0)
         # The rank that it will have, if no other node comes.
         rank = min(set(range(len(round_.members) + 1)) - {m.slot for m in round_.members})
-        alive = self._fork(group, beside, alone, settings, logs, rank)
+        alive = self._fork(f"beside-{round_.incarnation}", beside, alone, settings, rank)
         logger.info(f"this node's workers prepare beside round {round_.number}")
         return [events.WorkersStarted("", 0, 0, 0, alive, 0), events.Said(prepared(round_))]
 
     def _fork(
-        self,
-        group: str,
-        round_: Round,
-        member: Member,
-        settings: Settings,
-        folder: Path,
-        rank: int,
+        self, group: str, round_: Round, member: Member, settings: Settings, rank: int
     ) -> frozenset[str]:
         """Start the workers of this node. Returns their names, which begin with the group's.
 
         Files that the node of that group `rank` has kept are put back before their script begins.
         """
-        outputs = self.config.settings.outputs
+        outputs, folder = self.config.settings.outputs, self.config.round_logs(round_.number)
         for output in outputs:
             with contextlib.suppress(OSError):  # something else is there: the script may know why
                 (self.config.workdir / output).mkdir(parents=True, exist_ok=True)
@@ -455,7 +439,7 @@ class NodeProcesses:
                 name,
                 "worker",
                 environment.command(self.config, local_rank),
-                self._variables(round_, member, settings, local_rank, error_file),
+                self._variables(settings, round_, member, local_rank, error_file=error_file),
                 str(self.config.workdir),
                 entry=self.config.entry,
                 numa=self.config.numa,
@@ -471,50 +455,6 @@ class NodeProcesses:
                 os.close(stream)
             alive.append(name)
         return frozenset(alive)
-
-    def _variables(
-        self,
-        round_: Round,
-        member: Member,
-        settings: Settings,
-        local_rank: int,
-        error_file: Path,
-    ) -> dict[str, str]:
-        return environment.worker(
-            self._shared_env,
-            self.config,
-            settings,
-            round_,
-            member,
-            local_rank,
-            daemon=self._checkpoints.socket,
-            control=self._control.path,
-            error_file=error_file,
-        )
-
-    @do.register
-    def _(self, action: actions.AdoptEpoch, local: NodeState, seen: RunState) -> Events:
-        self._checkpoints.begin(action.round, action.member)
-        return [events.EpochAdopted(action.round.epoch)]
-
-    @do.register
-    def _(self, action: actions.ClaimStorage, local: NodeState, seen: RunState) -> Events:
-        self._checkpoints.claim(action.round)
-        return [events.ClaimStarted(action.round.incarnation)]
-
-    @do.register
-    def _(self, action: actions.UploadByDeadline, local: NodeState, seen: RunState) -> Events:
-        self.daemon.hurry(action.deadline)
-        return [events.UploadHurried(action.deadline)]
-
-    @do.register
-    def _(self, action: actions.FlushUploads, local: NodeState, seen: RunState) -> Events:
-        within = FLUSH_TIMEOUT
-        notice = local.departure.notice
-        if notice is not None and notice.deadline is not None:
-            within = min(within, max(notice.deadline - unbroken(), 1.0))
-        self._checkpoints.flush(action.round, within)
-        return [events.FlushStarted(action.round)]
 
 
 def describe_round(round_: Round, member: Member) -> str:

@@ -16,11 +16,12 @@ from dataclasses import replace
 from functools import singledispatch
 from typing import Any
 
+from spotelastic_checkpoints import messages
 from spotelastic_checkpoints.types import Commit
 
 from spotelastic.agent.state import events
 from spotelastic.agent.state.events import LocalEvent
-from spotelastic.agent.state.health import HealthEvent, following
+from spotelastic.agent.state.health import following
 from spotelastic.agent.state.values import (
     BLIND,
     NodeDeparture,
@@ -33,7 +34,6 @@ from spotelastic.agent.state.values import (
 from spotelastic.agent.state.worker_changes import (
     GONE_WITHIN,
     PRESENT_WITHIN,
-    WorkersEvent,
     asked_to_rest,
     changed,
     locals_of,
@@ -42,8 +42,10 @@ from spotelastic.model.gpu import GpuFault
 from spotelastic.model.in_place import AUDITED, SICK
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.notice import Notice
+from spotelastic.model.progress import Point
 from spotelastic.rendezvous import agreement
 
+WorkersEvent = events.WorkersEvent | messages.Attached | messages.WorkerLeft | messages.Sealed
 POINTS_KEPT = 512
 SPARE_AGAIN = 10.0
 """Seconds after which another spare store is started where one could not be, or has ended."""
@@ -63,7 +65,7 @@ def observe(local: NodeState, event: LocalEvent, now: float) -> NodeState:
 
 
 @singledispatch
-def after(event: events.AgentEvent, local: NodeState, now: float) -> NodeState:
+def after(event: LocalEvent, local: NodeState, now: float) -> NodeState:
     """Return the state after one kind of event: each has a function below."""
     raise TypeError(f"nothing is known of {event!r}")
 
@@ -214,7 +216,7 @@ def _(event: events.Signalled, local: NodeState, now: float) -> NodeState:
 
 
 @after.register
-def _(event: HealthEvent, local: NodeState, now: float) -> NodeState:
+def _(event: events.HealthEvent, local: NodeState, now: float) -> NodeState:
     before, local = local.health, replace(local, health=following(local.health, event, now))
     if local.health.fault is None or before.fault is not None:
         return local
@@ -340,7 +342,7 @@ def _(event: events.DaemonStarted, local: NodeState, now: float) -> NodeState:
 
 
 @after.register
-def _(event: events.DaemonGone, local: NodeState, now: float) -> NodeState:
+def _(event: messages.Closed, local: NodeState, now: float) -> NodeState:
     return _store(local, daemon="")
 
 
@@ -391,22 +393,22 @@ def _(event: events.Claimed, local: NodeState, now: float) -> NodeState:
 
 
 @after.register
-def _(event: events.EpochSuperseded, local: NodeState, now: float) -> NodeState:
+def _(event: messages.Superseded, local: NodeState, now: float) -> NodeState:
     return _store(local, outrun=max(event.epoch, local.store.outrun))
 
 
 @after.register
-def _(event: events.CommitSeen, local: NodeState, now: float) -> NodeState:
-    return _committed(local, event.commit)
+def _(event: messages.Committed, local: NodeState, now: float) -> NodeState:
+    return _committed(local, Commit(event.epoch, event.step))
 
 
 @after.register
-def _(event: events.FilesReported, local: NodeState, now: float) -> NodeState:
+def _(event: messages.FilesTold, local: NodeState, now: float) -> NodeState:
     return local  # it is recorded for people, and decides nothing
 
 
 @after.register
-def _(event: events.StepRehearsed, local: NodeState, now: float) -> NodeState:
+def _(event: messages.Rehearsed, local: NodeState, now: float) -> NodeState:
     if (event.kind, event.outcome) != (AUDITED, SICK):
         return local  # it is recorded for people, and decides nothing
     return after(events.XidSeen(GpuFault(event.message, "audit", "audit"), SICK), local, now)
@@ -460,8 +462,9 @@ def _(event: events.WorkersReleased, local: NodeState, now: float) -> NodeState:
 
 
 @after.register
-def _(event: events.Stepped, local: NodeState, now: float) -> NodeState:
-    kept = (*local.reports.points, *event.points)[-POINTS_KEPT:]
+def _(event: messages.Points, local: NodeState, now: float) -> NodeState:
+    points = (Point(each.step, each.loss, each.at) for each in event.points)
+    kept = (*local.reports.points, *points)[-POINTS_KEPT:]
     step = event.points[-1].step if event.points else local.reports.step
     bad, at = local.reports.not_finite, local.reports.not_finite_at
     for point in event.points:

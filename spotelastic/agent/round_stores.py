@@ -11,7 +11,6 @@ import logging
 import os
 import select
 from collections.abc import Collection
-from dataclasses import dataclass
 
 from spotelastic_checkpoints import addresses
 
@@ -32,17 +31,6 @@ STORE_TRIES = 5
 """Number of times that a round's store may fail to start before this node gives up."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Spare:
-    """A store that was started for a round to come.
-
-    It tells its port through the pipe.
-    """
-
-    name: str
-    read: int
-
-
 class RoundStores:
     """The stores that one node runs, one after the other."""
 
@@ -50,7 +38,9 @@ class RoundStores:
         self._config = config
         self._failed = 0
         self._may_serve = -1
-        self._spare: _Spare | None = None
+        """The pipe on which a store that has its port is told to listen there."""
+        self._spare: tuple[str, int] | None = None
+        """Name of a store that was started for a round to come, and the pipe for its port."""
         self._spares = 0
 
     def open(self, zygote: Zygote, round_: Round, spare: str, said: Collection[str]) -> Events:
@@ -77,7 +67,7 @@ class RoundStores:
 
         With a given port there is none: the present round's store has it.
         """
-        self._forget_spare()
+        self.close()
         if self._config.master_port:
             return [events.SpareStoreStarted("", never=True)]
         if zygote is None:
@@ -85,7 +75,7 @@ class RoundStores:
         self._spares += 1
         name = f"store/spare-{self._spares}"
         read, write = os.pipe2(os.O_CLOEXEC)
-        self._spare = _Spare(name, read)
+        self._spare = name, read
         try:
             zygote.start(StartOrder(name, "store", host=self._config.address), write)
         except OSError:  # the zygote is gone
@@ -99,30 +89,29 @@ class RoundStores:
         with contextlib.suppress(BrokenPipeError):  # it has ended, which is told
             os.write(self._may_serve, b".")
 
-    def close(self) -> None:
-        """Forget the spare store. It ends with the zygote, as all stores do."""
-        self._forget_spare()
-
     def _take(self, zygote: Zygote, name: str) -> tuple[str, str]:
         """Return the spare's name and port. It is ended if it does not tell its port."""
-        spare, told = self._spare, ""
-        if spare is not None and spare.name == name:
-            told = _told(spare.read, SPARE_TIMEOUT)
+        told = ""
+        if self._spare is not None and self._spare[0] == name:
+            told = _told(self._spare[1], SPARE_TIMEOUT)
         if not told.isdecimal():
             zygote.end([name])
-        self._forget_spare()
+        self.close()
         return name, told
 
-    def _forget_spare(self) -> None:
+    def close(self) -> None:
+        """Forget the spare store. It ends with the zygote, as all stores do."""
         if self._spare is not None:
-            os.close(self._spare.read)
+            os.close(self._spare[1])
         self._spare = None
 
     def _fork(self, zygote: Zygote, name: str) -> str:
         """Return the port that the store has, or why it has none."""
         config = self._config
         read, write = os.pipe2(os.O_CLOEXEC)
-        wait, self._may_serve = self._renewed_leave()
+        if self._may_serve >= 0:
+            os.close(self._may_serve)
+        wait, self._may_serve = os.pipe2(os.O_CLOEXEC)
         try:
             order = StartOrder(name, "store", host=config.address, port=config.master_port)
             try:
@@ -135,12 +124,6 @@ class RoundStores:
         finally:
             os.close(read)
             os.close(wait)
-
-    def _renewed_leave(self) -> tuple[int, int]:
-        """Return a pipe on which a store that has its port is told to listen there."""
-        if self._may_serve >= 0:
-            os.close(self._may_serve)
-        return os.pipe2(os.O_CLOEXEC)
 
     def _without(self, why: str, said: Collection[str]) -> Events:
         topic, port = f"no store: {why}", self._config.master_port

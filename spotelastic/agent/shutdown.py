@@ -6,9 +6,8 @@ leaves the run.
 
 import math
 import signal
-from collections.abc import Iterator
 
-from spotelastic.agent.actions import Action, Exit, FlushUploads, KillWorkers, Say, Wake
+from spotelastic.agent import actions as do
 from spotelastic.agent.state.values import NodeState, local_rank_of
 from spotelastic.agent.state.worker_changes import GONE_WITHIN
 from spotelastic.rendezvous import proposed
@@ -18,26 +17,23 @@ STUCK = 2
 """Exit code of a node that cannot end its workers, or is sick."""
 
 
-def grace(local: NodeState, now: float) -> Iterator[Action | Wake]:
+def grace(local: NodeState, now: float) -> do.Steps:
     """Kills workers that were asked to end, and have not, when their time is up."""
     workers = local.workers
     if workers is None or not workers.alive or workers.kill_at == math.inf:
         return
-    if now >= workers.kill_at:
-        yield KillWorkers()
-    else:
-        yield Wake(workers.kill_at)
+    yield do.KillWorkers() if now >= workers.kill_at else do.Wake(workers.kill_at)
 
 
-def stuck(local: NodeState, now: float) -> Iterator[Action | Wake]:
+def stuck(local: NodeState, now: float) -> do.Steps:
     workers = local.workers
     if workers is None or not workers.alive or workers.gone_by == math.inf:
         return
     if now < workers.gone_by:
-        yield Wake(workers.gone_by)
+        yield do.Wake(workers.gone_by)
         return
     ranks = sorted(workers.first_rank + local_rank_of(name) for name in workers.alive)
-    yield Exit(
+    yield do.Exit(
         STUCK,
         f"rank {', '.join(map(str, ranks))} cannot be ended: SIGKILL has had no effect for "
         f"{GONE_WITHIN:g} s (stuck in a driver or a file system). This node leaves; restart the "
@@ -45,17 +41,17 @@ def stuck(local: NodeState, now: float) -> Iterator[Action | Wake]:
     )
 
 
-def end(local: NodeState, code: int) -> Iterator[Action | Wake]:
+def end(local: NodeState, code: int) -> do.Steps:
     """End the workers, then this node: the job has ended."""
     workers = local.workers
     if workers is not None and workers.alive:
         if not workers.killed:
-            yield KillWorkers(signal.SIGKILL if code else signal.SIGTERM, but_failing=True)
+            yield do.KillWorkers(signal.SIGKILL if code else signal.SIGTERM, but_failing=True)
         return
-    yield Exit(code)
+    yield do.Exit(code)
 
 
-def leave(local: NodeState, seen: RunState, now: float) -> Iterator[Action | Wake]:
+def leave(local: NodeState, seen: RunState, now: float) -> do.Steps:
     """Leaves on request: the others agree on a save and go on without this node; then it ends.
 
     If they do not within the time given, or etcd does not answer, the workers are just ended. Those
@@ -67,9 +63,9 @@ def leave(local: NodeState, seen: RunState, now: float) -> Iterator[Action | Wak
     ill = fault is not None
     if workers is not None and workers.alive and not (ill and late is not None and now >= late):
         if (late is None or now >= late) and not workers.killed:
-            yield KillWorkers(signal.SIGTERM)
+            yield do.KillWorkers(signal.SIGTERM)
         elif late is not None and now < late:
-            yield Wake(late)
+            yield do.Wake(late)
         return
     in_round = (
         round_ is not None
@@ -80,21 +76,21 @@ def leave(local: NodeState, seen: RunState, now: float) -> Iterator[Action | Wak
     if in_round and workers is not None and not workers.killed:
         return
     if in_round and ill and late is not None and now < late:  # its slots may be needed
-        yield Wake(late)
+        yield do.Wake(late)
         return
     serves_until = _serves_until(local, seen)
     if now < serves_until:
-        yield Wake(serves_until)
+        yield do.Wake(serves_until)
         return
     flush = f"leave-{local.node.incarnation}" if local.node is not None else ""
     if local.departure.left or not flush or not local.store.daemon:
         if local.reports.step and "left" not in local.reports.said:
-            yield Say("left", _farewell(local))
+            yield do.Say("left", _farewell(local))
         if fault is not None:
-            yield Exit(STUCK, f"{fault.line}. This node leaves: do not use it in this state")
-        yield Exit(128 + local.departure.leaving)
+            yield do.Exit(STUCK, f"{fault.line}. This node leaves: do not use it in this state")
+        yield do.Exit(128 + local.departure.leaving)
     elif local.store.flushing != flush:
-        yield FlushUploads(flush)
+        yield do.FlushUploads(flush)
 
 
 def _farewell(local: NodeState) -> str:

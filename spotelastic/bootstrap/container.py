@@ -66,14 +66,6 @@ def command(box: JobContainer) -> tuple[str, ...]:
     )
 
 
-def removal() -> tuple[str, ...]:
-    """Return the command that removes a container whose client was killed.
-
-    The container outlives its client, and its name stays taken.
-    """
-    return ("docker", "rm", "--force", NAME)
-
-
 def efa(devices: Sequence[Path]) -> tuple[Path, ...]:
     """Return the devices in /dev/infiniband through which user space drives EFA."""
     return tuple(sorted(device for device in devices if device.name.startswith("uverbs")))

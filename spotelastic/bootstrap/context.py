@@ -12,6 +12,8 @@ from pathlib import Path
 from spotelastic_checkpoints import log_records
 from spotelastic_checkpoints.log_records import LogStyle
 
+from spotelastic.aws.artifacts import boot_artifacts
+from spotelastic.aws.artifacts.boot_artifacts import BootRelease
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.identity import BUCKET, CLUSTER, Identity
 from spotelastic.aws.base.imds import DEFAULT_URL
@@ -19,6 +21,7 @@ from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.aws.security import certificates
 from spotelastic.bootstrap.background_log import BackgroundLog
 from spotelastic.bootstrap.supervisor import Process
+from spotelastic.cloud.bucket import ClusterBucket
 from spotelastic.errors import EnvironmentFailure, told
 from spotelastic.model.job import JobSpec
 from spotelastic.store.tls import TlsFiles
@@ -84,6 +87,13 @@ def home() -> Path:
     folder = Path.home() / ".se"
     folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+def install_etcd(objects: ClusterBucket, release: BootRelease) -> None:
+    """Put an etcd on this process's PATH."""
+    folder = home() / f"etcd-{release.version}"
+    boot_artifacts.install(objects, release, folder)
+    os.environ["PATH"] = f"{folder}{os.pathsep}{os.environ['PATH']}"
 
 
 def log_as(program: str, node: str = "", variables: Mapping[str, str] | None = None) -> None:

@@ -1,13 +1,10 @@
 """Runs a control node: one etcd member and one controller, each restarted when it dies."""
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 from spotelastic_checkpoints import addresses
 
@@ -17,17 +14,9 @@ from spotelastic.aws.base.identity import BUCKET, MEMBER, Identity, from_imds
 from spotelastic.aws.base.names import PEER_PORT, Names
 from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.aws.node import etcd_identity
-from spotelastic.bootstrap.context import (
-    certificate,
-    home,
-    imds,
-    job,
-    keep_fresh,
-    log_as,
-    start,
-    start_module,
-)
-from spotelastic.bootstrap.supervisor import Process, SupervisedProcess, supervise
+from spotelastic.bootstrap import context
+from spotelastic.bootstrap.reports import reporting
+from spotelastic.bootstrap.supervisor import SupervisedProcess, supervise
 from spotelastic.certificates import MEMBER_NAME
 from spotelastic.clock import wall
 from spotelastic.errors import told
@@ -37,8 +26,6 @@ from spotelastic.store.tls import TlsFiles
 
 logger = logging.getLogger(__name__)
 
-if TYPE_CHECKING:
-    from spotelastic.store.etcd_server.process import EtcdMember
 
 KEEPER = "spotelastic.client.moving.keeper"
 """The module that moves a job between regions: it is the client's."""
@@ -46,7 +33,6 @@ KEEPER_LOOKS, KEEPER_AGAIN = 60.0, 5.0
 """Seconds between two looks whether there is to be one, and until a dead one is started again."""
 SERVES_WITHIN = 60.0
 """Seconds that a restarted etcd member has until it serves."""
-RECORD_TIMEOUT = 10.0
 
 
 def run(me: Identity) -> int:
@@ -55,12 +41,12 @@ def run(me: Identity) -> int:
     from spotelastic.store.etcd_server.process import MemberConfig
 
     aws = Aws(me.region, account=me.account)
-    spec = job(aws, me)
-    log_as("boot", me.instance, spec.env)
+    spec = context.job(aws, me)
+    context.log_as("boot", me.instance, spec.env)
     name = me.tag(MEMBER)
     place = etcd_identity.take(aws, spec.cluster, name, me, logger.info, spec.demands)
     parameter = Names(spec.cluster).member_certificate(name)
-    tls = certificate(aws, parameter)
+    tls = context.certificate(aws, parameter)
     hosts = [addresses.split(endpoint)[0] for endpoint in spec.etcd]
     peers = {
         each: addresses.join(host, PEER_PORT)
@@ -79,29 +65,26 @@ def run(me: Identity) -> int:
     )
     objects = BucketObjects(aws, me.tag(BUCKET), spec.cluster)
     if spec.etcd_version:
-        _install_etcd(objects, spec.etcd_version)
+        context.install_etcd(objects, boot_artifacts.RELEASES[spec.etcd_version])
     seat = MemberLifecycle(
-        MemberLifecycleConfig(config, place.folder, endpoints, home() / "etcd.log"), objects
+        MemberLifecycleConfig(config, place.folder, endpoints, context.home() / "etcd.log"), objects
     )
-
-    def start_etcd() -> Process:
-        return _Etcd(seat.start())
 
     def came_back(died_at: float) -> None:
         """Tells the run about it, once the member serves again."""
         seen_at = wall()
-        seat.etcd.wait(SERVES_WITHIN)
+        seat.etcd.await_service(SERVES_WITHIN)
         _record_outage(spec, tls, me, died_at, seen_at)
 
-    keep_fresh(aws, parameter)
+    context.keep_fresh(aws, parameter)
     threading.Thread(target=seat.follow, name="seat", daemon=True).start()
     its = (spec.cluster, me.region, me.tag(BUCKET), me.instance, name)
     keep = partial(_run_keeper, objects, its, moves=spec.regions is not None)
     threading.Thread(target=keep, name="keeper", daemon=True).start()
     return supervise(
         (
-            SupervisedProcess("etcd", start_etcd, restarted=came_back),
-            SupervisedProcess("controller", partial(start, "controller")),
+            SupervisedProcess("etcd", seat.start, restarted=came_back),
+            SupervisedProcess("controller", partial(context.start, "controller")),
         )
     )
 
@@ -111,7 +94,7 @@ def _run_keeper(objects: BucketObjects, its: Sequence[str], *, moves: bool) -> N
     while True:
         try:
             if moves:
-                code = start_module(KEEPER, its).wait()
+                code = context.start_module(KEEPER, its).wait()
                 logger.warning(f"the keeper ended with {code}: starting it again")
                 time.sleep(KEEPER_AGAIN)
                 continue
@@ -132,43 +115,21 @@ def controller() -> int:
     from spotelastic.linux import name_process
 
     name_process("se-controller")
-    log_as("controller")
-    me = from_imds(imds())
+    context.log_as("controller")
+    me = from_imds(context.imds())
     aws = Aws(me.region, account=me.account)
     calls = CallCount(aws)
-    spec = job(aws, me)
-    log_as("controller", me.instance, spec.env)
-    tls = certificate(aws, Names(spec.cluster).member_certificate(me.tag(MEMBER)))
+    spec = context.job(aws, me)
+    context.log_as("controller", me.instance, spec.env)
+    tls = context.certificate(aws, Names(spec.cluster).member_certificate(me.tag(MEMBER)))
     config = ControllerConfig(spec, me.instance, me.address, tls)
     return run(config, connect(aws, spec, me.tag(BUCKET), calls))
-
-
-def _install_etcd(objects: BucketObjects, version: str) -> None:
-    folder = home() / f"etcd-{version}"
-    boot_artifacts.install(objects, boot_artifacts.RELEASES[version], folder)
-    os.environ["PATH"] = f"{folder}{os.pathsep}{os.environ['PATH']}"
-
-
-@dataclass(frozen=True, slots=True)
-class _Etcd:
-    """The etcd member's process, as a `Process` of the supervisor."""
-
-    member: "EtcdMember"
-
-    @property
-    def pid(self) -> int:
-        return self.member.pid
-
-    def wait(self) -> int:
-        return self.member.join()
 
 
 def _record_outage(
     spec: JobSpec, tls: TlsFiles, me: Identity, died_at: float, seen_at: float
 ) -> None:
     from spotelastic.rendezvous.membership import record
-    from spotelastic.store.etcd import EtcdStore
-    from spotelastic.store.keys import Keys
 
     back_at, member = wall(), me.tag(MEMBER)
     event = Event(
@@ -178,8 +139,5 @@ def _record_outage(
         me.instance,
         {"at": died_at, "seen_at": seen_at, "back_at": back_at, "member": member},
     )
-    store = EtcdStore(spec.etcd, timeout=RECORD_TIMEOUT, tls=tls)
-    try:
-        record(store, Keys(spec.run), event)
-    finally:
-        store.close()
+    with reporting(spec, me.instance, tls) as reports:
+        record(reports.store, reports.keys, event)

@@ -38,6 +38,7 @@ from spotelastic.aws.node.log_shipper import LogShipper
 from spotelastic.aws.provider.notices import ImdsNotices
 from spotelastic.bootstrap import (
     container,
+    context,
     control_node,
     first_rehearsal,
     image_pull,
@@ -45,18 +46,8 @@ from spotelastic.bootstrap import (
     kube_control,
     kube_worker,
 )
-from spotelastic.bootstrap.caches import SCRATCH
 from spotelastic.bootstrap.container import NVIDIA
-from spotelastic.bootstrap.context import (
-    certificate,
-    end_of_log,
-    home,
-    imds,
-    job,
-    keep_fresh,
-    log_as,
-    start,
-)
+from spotelastic.bootstrap.job_environment import SCRATCH
 from spotelastic.bootstrap.phases import PHASES, BootPhases
 from spotelastic.bootstrap.reports import AGAIN, repeated, reporting
 from spotelastic.bootstrap.supervisor import SupervisedProcess, supervise
@@ -113,9 +104,9 @@ def main(args: Sequence[str]) -> int:
 def boot() -> int:
     """Run this instance's role until it is done (worker) or told to end (control)."""
     name_process("se-boot")
-    log_as("boot")
-    me = from_imds(imds())
-    log_as("boot", me.instance)
+    context.log_as("boot")
+    me = from_imds(context.imds())
+    context.log_as("boot", me.instance)
     logger.info(f"{me.instance} in {me.zone}: {me.tag(ROLE)} of {me.tag(CLUSTER)}")
     return control_node.run(me) if me.tag(ROLE) == "control" else _worker()
 
@@ -128,15 +119,15 @@ def _worker() -> int:
     with phases.phase("disks"):
         os.environ[SCRATCH] = str(_scratch())
     phases.hand_on()
-    return supervise((SupervisedProcess("agent", partial(start, "agent"), ends=_is_final),))
+    return supervise((SupervisedProcess("agent", partial(context.start, "agent"), ends=_is_final),))
 
 
 def _scratch() -> Path:
     try:
-        return hardware.of_this_instance().scratch(home())
+        return hardware.of_this_instance().scratch(context.home())
     except EnvironmentFailure as error:  # which may stay as it is: a script that needs it is slower
         logger.warning(f"{error}: scratch is on the root disk")
-        return hardware.scratch_below(home())
+        return hardware.scratch_below(context.home())
 
 
 def _is_final(code: int) -> bool:
@@ -148,17 +139,17 @@ def _agent() -> int:
     from spotelastic.agent.agent_loop import run
     from spotelastic.agent.shutdown import STUCK
 
-    log_as("boot")
+    context.log_as("boot")
     try:
         phases = BootPhases.of_variables(os.environ)
         with phases.phase("job"):
-            me = from_imds(imds())
-            log_as("boot", me.instance)
+            me = from_imds(context.imds())
+            context.log_as("boot", me.instance)
             aws = Aws(me.region, account=me.account)
-            spec = job(aws, me)
-            log_as("boot", me.instance, spec.env)
+            spec = context.job(aws, me)
+            context.log_as("boot", me.instance, spec.env)
             parameter = Names(spec.cluster).worker_certificate
-            tls = certificate(aws, parameter)
+            tls = context.certificate(aws, parameter)
         if CONTAINED not in os.environ:
             mounted = mounts.ensure(spec.mounts, me.region)
             if spec.container:
@@ -171,7 +162,7 @@ def _agent() -> int:
         objects = BucketObjects(aws, me.tag(BUCKET), spec.cluster)
         if not first_rehearsal.comes_back(objects, spec, me.instance, workdir, tls, found, phases):
             return SHUT_DOWN
-        keep_fresh(aws, parameter)
+        context.keep_fresh(aws, parameter)
         logs = LogShipper(aws, spec.log_group)
         try:
             code = run(_agent_config(aws, me, spec, workdir, tls, found, logs)).code
@@ -210,20 +201,20 @@ def _agent_config(
         settings=replace(spec.settings, workers=spec.workers_on(me.type)),
         command=(spec.script, *spec.args),
         workdir=workdir,
-        state=home() / "agent",
+        state=context.home() / "agent",
         shm=Path(os.environ.get("SPOTELASTIC_SHM") or f"/dev/shm/spotelastic-{spec.cluster}"),
         storage=spec.storage,
         tls=tls,
         daemon_tls=tls,
         daemon_name=WORKER_NAME,
-        notices=ImdsNotices(imds(), me.instance),
+        notices=ImdsNotices(context.imds(), me.instance),
         spot=me.spot,
         type=me.type,
         health=health_checks_of(
             hardware.of_this_instance(),
             spec.gpus_on(me.type),
             found.env,
-            home(),
+            context.home(),
             efa=has_efa,
         ),
         efa=has_efa,
@@ -280,24 +271,26 @@ def _enter_container(image: str, mounted: tuple[Path, ...]) -> NoReturn:
     environ = {CONTAINED: "1", "HOME": str(Path.home())}
     environ |= {name: os.environ[name] for name in PASSED_ON if name in os.environ}
     # What each start of the agent installs is downloaded once; the image's Python is ours alone.
-    environ |= {"PIP_CACHE_DIR": str(home() / "pip"), "PIP_BREAK_SYSTEM_PACKAGES": "1"}
+    environ |= {"PIP_CACHE_DIR": str(context.home() / "pip"), "PIP_BREAK_SYSTEM_PACKAGES": "1"}
     box = container.JobContainer(
         image=image,
         wheel=next(installed.glob("*.whl")),
-        folders=(installed, home(), Path(os.environ[SCRATCH]), *mounted),
+        folders=(installed, context.home(), Path(os.environ[SCRATCH]), *mounted),
         environ=environ,
         gpus=container.NVIDIA.exists(),
         devices=container.efa(list(container.DEVICES.glob("*"))),
     )
     words = container.command(box)
-    subprocess.run(container.removal(), capture_output=True, check=False, timeout=60)
-    end_of_log()
+    # A container outlives its client that was killed, and its name stays taken.
+    remove = ("docker", "rm", "--force", container.NAME)
+    subprocess.run(remove, capture_output=True, check=False, timeout=60)
+    context.end_of_log()
     os.execvp(words[0], words)
 
 
 def _code(aws: Aws, me: Identity, spec: JobSpec) -> Path:
     """Return the folder with the job's code, which is fetched once and verified."""
-    folder = home() / "code" / spec.code[:16]
+    folder = context.home() / "code" / spec.code[:16]
     if not folder.exists():
         data = BucketObjects(aws, me.tag(BUCKET), spec.cluster).get(f"code/{spec.code}.tar.gz")
         if data is None:

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 
 from spotelastic import protection
 from spotelastic.aws.artifacts import boot_artifacts
-from spotelastic.bootstrap.context import home
+from spotelastic.bootstrap.context import install_etcd
 from spotelastic.bootstrap.job_environment import World
 from spotelastic.bootstrap.phases import BootPhases
 from spotelastic.bootstrap.reports import AGAIN, BootReports, repeated, reporting
@@ -118,6 +118,4 @@ def _have_etcd(objects: ClusterBucket) -> None:
     try:
         find_binary()
     except EnvironmentFailure:
-        folder = home() / f"etcd-{boot_artifacts.ETCD.version}"
-        boot_artifacts.install(objects, boot_artifacts.ETCD, folder)
-        os.environ["PATH"] = f"{folder}{os.pathsep}{os.environ['PATH']}"
+        install_etcd(objects, boot_artifacts.ETCD)

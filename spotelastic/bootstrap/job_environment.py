@@ -14,7 +14,6 @@ from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.identity import BUCKET, Identity
 from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.aws.security import secrets
-from spotelastic.bootstrap.caches import cache_folders
 from spotelastic.bootstrap.context import home
 from spotelastic.bootstrap.phases import BootPhases
 from spotelastic.bootstrap.reports import AGAIN, Say, repeated, reporting
@@ -24,6 +23,16 @@ from spotelastic.store.tls import TlsFiles
 
 logger = logging.getLogger(__name__)
 
+SCRATCH = "SPOTELASTIC_SCRATCH"
+FOLDERS = {
+    "HF_HOME": "huggingface",
+    "TORCH_HOME": "torch",
+    "TRITON_CACHE_DIR": "triton",
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",
+}
+"""Caches of common libraries, which are on the scratch disk, by the variable that names them. Their
+defaults are on the root disk, which is smaller, and slower than disks of the instance.
+"""
 SETUP_WITHIN = 1800.0
 TOLD_LINES = 20
 
@@ -86,6 +95,18 @@ def prepare(
         except SetUpFailed as error:
             raise SetUpFailed(redactor(hidden.values())(str(error))) from None
     return World(python, env, tuple(hidden.values()))
+
+
+def cache_folders(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables for a node with this environment. What it names already stays.
+
+    None on the local cloud: its nodes share the disk, and the caches, of their machine.
+    """
+    scratch = environ.get(SCRATCH)
+    if not scratch or "SPOTELASTIC_VOLUMES" in environ:
+        return {}
+    caches = {name: str(Path(scratch, "cache", folder)) for name, folder in FOLDERS.items()}
+    return {name: folder for name, folder in caches.items() if name not in environ}
 
 
 def set_up(command: str, code: Path, env: Mapping[str, str], place: Path, tell: Say) -> None:

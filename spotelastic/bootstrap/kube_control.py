@@ -16,7 +16,6 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,7 +36,7 @@ from spotelastic.model.job import JobSpec
 
 if TYPE_CHECKING:
     from spotelastic.controller.etcd.member_lifecycle import MemberLifecycle
-    from spotelastic.store.etcd_server.process import EtcdMember
+
 
 logger = logging.getLogger(__name__)
 
@@ -166,12 +165,8 @@ def _keep(lock: LeaseLock, over: threading.Event, held: HeldUntil, children: _Ch
 
 def _supervise(api: KubeApi, spec: JobSpec, children: _Children) -> int:
     seat = _seat(spec, ConfigMapObjects(api, spec.cluster))
-
-    def etcd() -> Process:
-        return children.started(_OnlyMember(seat.start))
-
     parts = (
-        SupervisedProcess("etcd", etcd),
+        SupervisedProcess("etcd", lambda: children.started(seat.start())),
         SupervisedProcess("controller", lambda: children.started(start("kube-controller"))),
     )
     return supervise(parts, GRACE)
@@ -191,20 +186,6 @@ def _seat(spec: JobSpec, objects: ClusterBucket) -> "MemberLifecycle":
     )  # fmt: skip
     config = MemberLifecycleConfig(member, folder, {MEMBER: endpoint}, home() / "etcd.log")
     return MemberLifecycle(config, objects)
-
-
-class _OnlyMember:
-    """The etcd member's process, as a `Process` of the supervisor."""
-
-    def __init__(self, begin: Callable[[], "EtcdMember"]) -> None:
-        self._member = begin()
-
-    @property
-    def pid(self) -> int:
-        return self._member.pid
-
-    def wait(self) -> int:
-        return self._member.join()
 
 
 def _spec(objects: ConfigMapObjects, over: threading.Event) -> JobSpec | None:

@@ -8,11 +8,12 @@ ended by itself would be started again.
 import logging
 import os
 import sys
+from functools import partial
 from pathlib import Path
 
 from spotelastic.aws.artifacts.code_archive import unpack
 from spotelastic.bootstrap.context import home, log_as, start
-from spotelastic.bootstrap.supervisor import Process, SupervisedProcess, supervise
+from spotelastic.bootstrap.supervisor import SupervisedProcess, supervise
 from spotelastic.errors import EnvironmentFailure, SpotelasticError
 from spotelastic.kubernetes import pod_files
 from spotelastic.linux import name_process
@@ -34,7 +35,7 @@ def run() -> int:
     name_process("se-boot")
     log_as("boot", os.environ[POD])
     grace = float(os.environ[GRACE])
-    agent = SupervisedProcess("agent", _start, ends=_is_final)
+    agent = SupervisedProcess("agent", partial(start, "pod-agent"), ends=_is_final)
     return supervise((agent,), max(1.0, grace - TIDY_WITHIN), rests=True)
 
 
@@ -52,7 +53,8 @@ def agent() -> int:
         spec = _job()
         log_as("boot", node, spec.env)
         workdir = code_folder(spec, pod_files.FOLDER / pod_files.CODE_VOLUME)
-        hidden = [os.environ[name] for name in _secrets() if name in os.environ]
+        secret = os.environ.get(SECRETS, "").split(",")
+        hidden = [os.environ[name] for name in secret if name in os.environ]
         blot = redactor(hidden)
         address = os.environ[ADDRESS]
         config = AgentConfig(
@@ -83,10 +85,6 @@ def agent() -> int:
     except SpotelasticError as error:
         logger.error(str(error))
         return TRY_AGAIN
-
-
-def _start() -> Process:
-    return start("pod-agent")
 
 
 def _is_final(code: int) -> bool:
@@ -148,7 +146,3 @@ def _print(rank: int, text: str) -> None:
     """Write a worker's line in one piece, with its rank: `spotelastic logs` reads it back."""
     sys.stdout.write(f"[{rank}] {text}\n")
     sys.stdout.flush()
-
-
-def _secrets() -> list[str]:
-    return [name for name in os.environ.get(SECRETS, "").split(",") if name]

@@ -153,9 +153,9 @@ def following(at: Moment, round_: Round, members: Sequence[Member], past: Past) 
     """
     if not members:
         return round_.schedule
-    told = _told(at.seen, round_)
-    often = _often(at.seen, [member.node for member in members], told, past)
-    return schedule(at.settings, _costs(told), often, round_.schedule)
+    reports = told(at.seen, round_)
+    often = _often(at.seen, [member.node for member in members], reports, past)
+    return schedule(at.settings, _costs(reports), often, round_.schedule)
 
 
 def change(at: Moment, round_: Round) -> Schedule | None:
@@ -165,9 +165,9 @@ def change(at: Moment, round_: Round) -> Schedule | None:
     age = at.now - max(seen.round_at, seen.proposal_at if asked else 0.0)
     if age < SETTLE:
         return None
-    told = _told(seen, round_)
-    costs = _costs(told)
-    often = _often(seen, [member.node for member in round_.members], told, lived(at, round_))
+    reports = told(seen, round_)
+    costs = _costs(reports)
+    often = _often(seen, [member.node for member in round_.members], reports, lived(at, round_))
     better = schedule(at.settings, costs, often, current)
     if _fixed(at.settings, better) != _fixed(at.settings, current):
         return better  # as the user says now
@@ -217,7 +217,7 @@ def ended(past: Past, cause: Cause, nodes: int) -> Past:
     return past
 
 
-def _told(seen: RunState, round_: Round) -> list[Progress]:
+def told(seen: RunState, round_: Round) -> list[Progress]:
     """Return what the members reported of their progress in this round."""
     found = (seen.progress.get(member.node) for member in round_.members)
     return [each for each in found if each is not None and each.round == round_.number]

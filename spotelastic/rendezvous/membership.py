@@ -22,19 +22,9 @@ from spotelastic.model.notice import Drain
 from spotelastic.model.progress import Event
 from spotelastic.model.protocol import unfit
 from spotelastic.model.round import Round, RoundRecord
-from spotelastic.rendezvous import intervals
-from spotelastic.rendezvous.decision import (
-    Action,
-    ClearSlow,
-    CloseRound,
-    CompleteHistory,
-    EndJob,
-    NameSlow,
-    WriteProposal,
-    WriteRound,
-)
+from spotelastic.rendezvous import decision, intervals
 from spotelastic.rendezvous.slowness import slow_nodes
-from spotelastic.rendezvous.view import Measure, RunState
+from spotelastic.rendezvous.view import RunState
 from spotelastic.store.codec import decode, encode, readable
 from spotelastic.store.keys import Keys
 from spotelastic.store.port import Compare, Delete, Put, Store, TransactionResult, Write
@@ -68,7 +58,6 @@ def join(
     node: Node,
     settings: Settings,
     lease: int,
-    seen: RunState | None = None,
 ) -> Refusal | None:
     """Register a new incarnation of a node under `lease`.
 
@@ -76,23 +65,17 @@ def join(
 
     Returns None when registered, else why not. The first node of a run, or the first after all were
     gone, sets the measure that later nodes must match. The measure is a precondition of the
-    registration. So a cached one (`seen`) may be tried first, which saves a read; a node is refused
-    only by a measure that was read just now.
+    registration.
     """
-    known = seen.measure if seen is not None else None
     while True:
-        try:
-            remembered, measure = known is not None, known or _read_measure(store, keys)
-        except msgspec.DecodeError as error:
-            return Refusal(_of_another_version(store, keys, node) or f"{keys.reference}: {error}")
-        known = None
-        if measure is None:
+        if (value := store.get(keys.reference)) is None:
             _set_measure(store, keys, Reference(node, settings))
             continue
-        measured = Compare(keys.reference, "modified", measure.revision)
-        reason = measure.reference.refusal(node, settings)
-        if reason is not None and remembered:
-            continue
+        try:
+            reason = decode(value.data, Reference).refusal(node, settings)
+        except msgspec.DecodeError as error:
+            return Refusal(_of_another_version(store, keys, node) or f"{keys.reference}: {error}")
+        measured = Compare(keys.reference, "modified", value.modified)
         if reason is not None:
             if store.range(keys.live())[0]:
                 return Refusal(reason)
@@ -111,11 +94,6 @@ def join(
         ]
         if store.commit([measured, *rank[0]], [*writes, *rank[1]]).succeeded:
             return None
-
-
-def _read_measure(store: Store, keys: Keys) -> Measure | None:
-    value = store.get(keys.reference)
-    return Measure(decode(value.data, Reference), value.modified) if value is not None else None
 
 
 def _of_another_version(store: Store, keys: Keys, node: Node) -> str | None:
@@ -187,7 +165,7 @@ def perform(
     store: Store,
     keys: Keys,
     seen: RunState,
-    actions: Sequence[Action],
+    actions: Sequence[decision.Action],
     holding: Compare,
     now: float,
 ) -> TransactionResult:
@@ -197,43 +175,43 @@ def perform(
     records: dict[int, RoundRecord] = {}
     for action in actions:
         match action:
-            case WriteRound(round_):
+            case decision.WriteRound(round_):
                 writes.append(Put(keys.round, encode(round_)))
-                event = _round_event(seen.round, round_, now)
-                if event is not None:
-                    writes.append(Put(keys.event(event_name(now)), encode(event)))
-            case CloseRound(round_):
+                if (event := _round_event(seen.round, round_, now)) is not None:
+                    writes.append(_recorded(keys, event))
+            case decision.CloseRound(round_):
                 records[round_.number] = RoundRecord(round_, 0.0, round_.resume.step, 0.0, now)
-            case CompleteHistory():
+            case decision.CompleteHistory():
                 _complete(store, keys, records, action)
-            case WriteProposal(proposal):
+            case decision.WriteProposal(proposal):
                 writes.append(Put(keys.proposal, encode(proposal)))
-            case EndJob(job):
-                writes.append(Put(keys.job, encode(job)))
+            case decision.EndJob(job):
                 ended = Event(now, "job", f"{job.state}: {job.reason}")
-                writes.append(Put(keys.event(event_name(now)), encode(ended)))
-            case NameSlow(slow):
-                writes.append(Put(keys.slow(slow.node), encode(slow)))
-                writes.append(Put(keys.event(event_name(now)), encode(slow_nodes.named(slow))))
-            case ClearSlow(slow, reason):
-                writes.append(Delete(keys.slow(slow.node)))
+                writes += Put(keys.job, encode(job)), _recorded(keys, ended)
+            case decision.NameSlow(slow):
+                named = _recorded(keys, slow_nodes.named(slow))
+                writes += Put(keys.slow(slow.node), encode(slow)), named
+            case decision.ClearSlow(slow, reason):
                 over = slow_nodes.cleared(slow, reason, now)
-                writes.append(Put(keys.event(event_name(now)), encode(over)))
+                writes += Delete(keys.slow(slow.node)), _recorded(keys, over)
     writes += [Put(keys.history(number), encode(record)) for number, record in records.items()]
     return store.commit(compares, writes)
 
 
 def record(store: Store, keys: Keys, event: Event) -> None:
     """Append an event to the run's events."""
-    store.put(keys.event(event_name(event.at)), encode(event))
+    written = _recorded(keys, event)
+    store.put(written.key, written.data)
+
+
+def _recorded(keys: Keys, event: Event) -> Put:
+    return Put(keys.event(event_name(event.at)), encode(event))
 
 
 def fail(store: Store, keys: Keys, reason: str, at: float) -> None:
     """End a job that cannot start, unless it has ended already."""
-    writes: list[Write] = [
-        Put(keys.job, encode(Job("failed", at, reason))),
-        Put(keys.event(event_name(at)), encode(Event(at, "job", f"failed: {reason}"))),
-    ]
+    job, event = Job("failed", at, reason), Event(at, "job", f"failed: {reason}")
+    writes = Put(keys.job, encode(job)), _recorded(keys, event)
     store.commit([Compare(keys.job, "created", 0)], writes)
 
 
@@ -261,10 +239,8 @@ def tell_commit(store: Store, keys: Keys, node: str, commit: Commit, at: float) 
             return
     data = {"epoch": commit.epoch, "step": commit.step, "at": at}
     event = Event(at, "committed", f"step {commit.step} is committed", node, data)
-    store.commit(
-        [Compare(keys.commit, "modified", known.modified if known is not None else 0)],
-        [Put(keys.commit, encode(commit)), Put(keys.event(event_name(at)), encode(event))],
-    )
+    unchanged = Compare(keys.commit, "modified", known.modified if known is not None else 0)
+    store.commit([unchanged], [Put(keys.commit, encode(commit)), _recorded(keys, event)])
 
 
 def event_name(at: float) -> str:
@@ -273,7 +249,7 @@ def event_name(at: float) -> str:
 
 
 def _complete(
-    store: Store, keys: Keys, records: dict[int, RoundRecord], action: CompleteHistory
+    store: Store, keys: Keys, records: dict[int, RoundRecord], action: decision.CompleteHistory
 ) -> None:
     known = records.get(action.number)
     if known is None:
@@ -295,7 +271,8 @@ def _round_event(known: Round | None, round_: Round, now: float) -> Event | None
 
     A storage may be claimed after the round has started.
     """
-    if known is not None and _same_but_for_what_is_learnt(known, round_):
+    epoch, schedule, rests = round_.epoch, round_.schedule, round_.rests
+    if known and replace(known, epoch=epoch, schedule=schedule, rests=rests) == round_:
         return _schedule_event(round_, now) if known.schedule != round_.schedule else None
     step = f" at step {round_.resume.step}" if round_.phase == "started" else ""
     if round_.in_place == "keep":
@@ -316,11 +293,6 @@ def _round_event(known: Round | None, round_: Round, now: float) -> Event | None
             "in_place": round_.in_place,
         },
     )
-
-
-def _same_but_for_what_is_learnt(known: Round, round_: Round) -> bool:
-    epoch, schedule, rests = round_.epoch, round_.schedule, round_.rests
-    return replace(known, epoch=epoch, schedule=schedule, rests=rests) == round_
 
 
 def _schedule_event(round_: Round, now: float) -> Event:

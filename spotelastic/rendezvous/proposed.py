@@ -10,10 +10,11 @@ from dataclasses import replace
 
 from spotelastic_checkpoints.types import Commit, Resume
 
+from spotelastic.model.counting import counted
 from spotelastic.model.in_place import Standing
 from spotelastic.model.job import Job
 from spotelastic.model.round import LARGE, Acknowledgement, InPlace, Partner, Round, Streak
-from spotelastic.rendezvous import intervals
+from spotelastic.rendezvous import intervals, rules
 from spotelastic.rendezvous.decision import (
     Action,
     CompleteHistory,
@@ -24,20 +25,6 @@ from spotelastic.rendezvous.decision import (
 )
 from spotelastic.rendezvous.failures import blame, restarts
 from spotelastic.rendezvous.partners import partners
-from spotelastic.rendezvous.rules import (
-    ack_of,
-    count_nodes,
-    describe,
-    eligible_nodes,
-    fail_gang,
-    ill_members,
-    members_of,
-    recharge,
-    suspect,
-    trusts_at,
-    uncharge,
-    wake,
-)
 from spotelastic.rendezvous.sources import in_place
 from spotelastic.rendezvous.sources.resume import (
     Held,
@@ -69,9 +56,9 @@ def gather(at: Moment, round_: Round) -> RoundDecision:
     Members that do not answer in time are left out of another proposal.
     """
     round_ = blame.corrected(round_, at.seen.failures.values())
-    eligible = eligible_nodes(at, round_)
+    eligible = rules.eligible_nodes(at, round_)
     waiting = len(round_.members) < at.settings.min_nodes
-    acks = {m.node: ack_of(at.seen, round_, m.node) for m in round_.members}
+    acks = {m.node: rules.ack_of(at.seen, round_, m.node) for m in round_.members}
     ready_by = at.seen.round_at + at.settings.ready_within
     # Whether a gang has lost a node is for its lease to tell: the job ends with it.
     seen_by = ready_by if at.settings.gang else at.seen.round_at + _seen_within(at, round_)
@@ -87,22 +74,22 @@ def gather(at: Moment, round_: Round) -> RoundDecision:
         and ((ack is None and at.now >= seen_by) or (at.now >= ready_by and not _is_ready(ack)))
     }
     silent = {node for node in gone if node not in at.seen.nodes} | late
-    if silent and at.now < trusts_at(at):
-        return RoundDecision(reason="the store was away", wake_at=wake(trusts_at(at)))
+    if silent and (away := rules.store_was_away(at)):
+        return away
     if gone or late:
         return _without(at, round_, gone, late)
-    if (waiting or round_.pause) and len(members_of(at, round_.members, eligible)) > len(
-        round_.members
-    ):
+    possible = rules.members_of(at, round_.members, eligible) if waiting or round_.pause else ()
+    if len(possible) > len(round_.members):
         return _repropose(at, round_, eligible, restarts.unpaused(round_.streak))
     if not all(_is_ready(ack) for ack in acks.values()):
         unseen = any(ack is None for ack in acks.values())
         return RoundDecision(reason="members get ready", wake_at=seen_by if unseen else ready_by)
     if waiting:
         short = at.settings.min_nodes - len(round_.members)
-        return RoundDecision(reason=f"waits for {count_nodes(short)} more")
+        return RoundDecision(reason=f"waits for {counted(short, 'node')} more")
     if len(round_.charged) > at.settings.max_restarts:
-        spent = f"the script failed {_times(round_)}, --max-restarts {at.settings.max_restarts}"
+        times = "once" if len(round_.charged) == 1 else f"{len(round_.charged)} times"
+        spent = f"the script failed {times}, --max-restarts {at.settings.max_restarts}"
         return _give_up(at, round_, spent)
     answers = [ack for ack in acks.values() if ack is not None]
     if not _lead(round_, answers).store:
@@ -112,7 +99,7 @@ def gather(at: Moment, round_: Round) -> RoundDecision:
 
 def _without(at: Moment, round_: Round, gone: set[str], late: set[str]) -> RoundDecision:
     if at.settings.gang and gone - set(at.seen.drains):
-        return fail_gang(at, gone)
+        return rules.fail_gang(at, gone)
     missed = {m.incarnation for m in round_.members if m.node in late}
     without = replace(
         round_,
@@ -121,16 +108,16 @@ def _without(at: Moment, round_: Round, gone: set[str], late: set[str]) -> Round
     )
     lost = (gone | late) - set(at.seen.drains)
     if lost and round_.cause != "settings":  # with new code every node starts again
-        excused = uncharge(at, without)
-        without = excused if gone else suspect(at, without, late, excused)
+        excused = rules.uncharge(at, without)
+        without = excused if gone else rules.suspect(at, without, late, excused)
         names = tuple(dict.fromkeys((*(round_.nodes if round_.cause == "loss" else ()), *lost)))
         without = replace(without, cause="loss", nodes=tuple(sorted(names)))
-    if ill := tuple(sorted(gone & {*ill_members(at.seen, round_)})):
+    if ill := tuple(sorted(gone & {*rules.ill_members(at.seen, round_)})):
         # What had failed before was not the script's fault: nothing is charged, and nobody waits.
         names = ill if without.cause in restarts.FAILURES else without.nodes
         cause = "drain" if without.cause in restarts.FAILURES else without.cause
-        without = replace(uncharge(at, without, ill=True), cause=cause, nodes=names)
-    eligible = eligible_nodes(at, without)
+        without = replace(rules.uncharge(at, without, ill=True), cause=cause, nodes=names)
+    eligible = rules.eligible_nodes(at, without)
     return _repropose(at, without, eligible)
 
 
@@ -142,12 +129,12 @@ def _repropose(
     The change may help a failing script. `streak` is that of the failures that a loss does not
     explain.
     """
-    members = members_of(at, round_.members, eligible)
+    members = rules.members_of(at, round_.members, eligible)
     again = replace(
-        recharge(at, round_, members),
+        rules.recharge(at, round_, members),
         incarnation=at.new_id(),
         members=members,
-        reason=describe(round_.cause, round_.nodes, len(members)),
+        reason=rules.describe(round_.cause, round_.nodes, len(members)),
         proposed_at=at.now,
         streak=streak,
         pause=0.0,
@@ -228,7 +215,7 @@ def _goes_on_without_others(at: Moment, round_: Round, kept: Collection[str]) ->
 
 def _with_keepers(at: Moment, round_: Round, kept: Collection[str]) -> RoundDecision:
     """Proposes the round with these members. The others come when all have agreed on a step."""
-    eligible = eligible_nodes(at, round_)
+    eligible = rules.eligible_nodes(at, round_)
     return _repropose(at, round_, {node: eligible[node] for node in kept})
 
 
@@ -315,11 +302,6 @@ def _give_up(at: Moment, round_: Round, reason: str) -> RoundDecision:
         return RoundDecision(reason="who failed first is not known yet", wake_at=told_by)
     first = blame.of_job(at.seen.failures.values(), round_.parent)
     return RoundDecision((EndJob(Job("failed", at.now, reason, failure=first)),), reason)
-
-
-def _times(round_: Round) -> str:
-    count = len(round_.charged)
-    return "once" if count == 1 else f"{count} times"
 
 
 def _commits(acks: Iterable[Acknowledgement]) -> list[Commit]:

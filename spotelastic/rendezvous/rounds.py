@@ -22,9 +22,8 @@ from spotelastic_checkpoints.types import Commit
 
 from spotelastic.model.counting import counted
 from spotelastic.model.job import ENDED, Failure, Job, Settings
-from spotelastic.model.progress import Progress
 from spotelastic.model.round import Acknowledgement, Cause, Member, Past, Round, Streak
-from spotelastic.rendezvous import agreement, intervals, stopping
+from spotelastic.rendezvous import agreement, intervals, rules, stopping
 from spotelastic.rendezvous.decision import (
     Action,
     CloseRound,
@@ -37,22 +36,6 @@ from spotelastic.rendezvous.decision import (
 )
 from spotelastic.rendezvous.failures import blame, restarts
 from spotelastic.rendezvous.proposed import gather
-from spotelastic.rendezvous.rules import (
-    ack_of,
-    count_nodes,
-    describe,
-    eligible_nodes,
-    fail_gang,
-    ill_members,
-    members_of,
-    must_leave_at,
-    recharge,
-    step_time,
-    suspect,
-    trusts_at,
-    uncharge,
-    wake,
-)
 from spotelastic.rendezvous.sources import in_place
 from spotelastic.rendezvous.view import LiveNode, RunState
 
@@ -82,13 +65,13 @@ def decide(seen: RunState, now: float, new_id: Callable[[], str]) -> RoundDecisi
 
 def _first(at: Moment, over: Round | None) -> RoundDecision:
     """Proposes a job's first round, or the first after the round that the job had ended with."""
-    eligible = eligible_nodes(at, None)
+    eligible = rules.eligible_nodes(at, None)
     if len(eligible) < at.settings.min_nodes:
         return RoundDecision(reason=f"waits for nodes: {len(eligible)} of {at.settings.min_nodes}")
     quiet_at = _quiet_at(eligible.values(), at.settings)
     if len(eligible) < at.settings.max_nodes and at.now < quiet_at:
         return RoundDecision(reason="waits briefly for more nodes", wake_at=quiet_at)
-    members = members_of(at, (), eligible)
+    members = rules.members_of(at, (), eligible)
     incarnation = at.new_id()
     first = Round(
         number=1 if over is None else over.number + 1,
@@ -96,7 +79,7 @@ def _first(at: Moment, over: Round | None) -> RoundDecision:
         phase="proposed",
         members=members,
         cause="start",
-        reason=f"first round of {count_nodes(len(members))}",
+        reason=f"first round of {counted(len(members), 'node')}",
         proposed_at=at.now,
         schedule=intervals.first(at.settings),
         past=Past() if over is None else over.past,
@@ -110,12 +93,14 @@ def _first(at: Moment, over: Round | None) -> RoundDecision:
 
 
 def _watch_over(at: Moment, round_: Round) -> RoundDecision:
-    claim = _late_claim(at.seen, round_)
+    # The first node may have claimed an epoch since the round started.
+    ack = rules.ack_of(at.seen, round_, round_.members[0].node)
+    claim = ack if ack is not None and ack.epoch > round_.epoch else None
     later = _later_commit(at.seen, round_, claim) if claim is not None else None
     if claim is not None and later is None:
         claimed = replace(round_, epoch=claim.epoch, run_id=claim.run_id or round_.run_id)
         return RoundDecision((WriteRound(claimed),), f"storage epoch {claimed.epoch} claimed")
-    if not round_.rests and any(told.rests for told in _progress(at.seen, round_)):
+    if not round_.rests and any(each.rests for each in intervals.told(at.seen, round_)):
         known = replace(round_, rests=True)
         return RoundDecision((WriteRound(known),), "its workers can outlive it")
     done: set[str] = set()
@@ -142,30 +127,29 @@ def _unplanned(at: Moment, round_: Round, done: set[str]) -> RoundDecision | Non
     The next round begins at once, with the nodes that are live.
     """
     absent = [m.node for m in round_.members if not _is_here(at.seen, m)]
-    ill = ill_members(at.seen, round_)
+    ill = rules.ill_members(at.seen, round_)
     lost = tuple(sorted({*absent, *ill} - done))
-    if any(node in absent and node not in at.seen.nodes for node in lost) and at.now < trusts_at(
-        at
-    ):
-        return RoundDecision(reason="the store was away", wake_at=wake(trusts_at(at)))
+    silent = any(node in absent and node not in at.seen.nodes for node in lost)
+    if silent and (away := rules.store_was_away(at)):
+        return away
     failures = [f for f in at.seen.failures.values() if f.round == round_.incarnation]
     if not lost and (gone := _vanished(at, round_, done)):
         return _change(at, _given_up(at, round_, gone), "loss", gone)
     left = sorted(done & set(absent))
-    if left and (lost or failures) and len(eligible_nodes(at, round_)) < at.settings.min_nodes:
+    alone = bool(left and (lost or failures))
+    if alone and len(rules.eligible_nodes(at, round_)) < at.settings.min_nodes:
         return _fail_behind(at, lost or sorted({f.node for f in failures}), left, failures)
     if lost:
-        if at.settings.gang and not all(name in at.seen.drains for name in lost):
-            return fail_gang(at, lost)
         drained = all(name in at.seen.drains for name in lost)
+        if at.settings.gang and not drained:
+            return rules.fail_gang(at, lost)
         settles_at = agreement.settles_at(at.seen, round_, lost) if drained and not ill else 0.0
         if at.now < settles_at and not failures:
             return RoundDecision(
                 reason="waiting for the remaining nodes to finish saving", wake_at=settles_at
             )
-        cause: Cause = "drain" if drained else "loss"
-        ended = uncharge(at, round_, ill=bool(ill))
-        return _change(at, ended, cause, lost)
+        ended = rules.uncharge(at, round_, ill=bool(ill))
+        return _change(at, ended, "drain" if drained else "loss", lost)
     if failures:
         return _failed(at, round_, failures)
     return None
@@ -199,7 +183,7 @@ def _failed(at: Moment, round_: Round, failures: Iterable[Failure]) -> RoundDeci
 def _vanished(at: Moment, round_: Round, done: set[str]) -> tuple[str, ...]:
     """Return members that are gone although their leases are not, if the others are enough."""
     gone = tuple(name for name in in_place.vanished(at.seen, round_) if name not in done)
-    rest = eligible_nodes(at, round_).keys() - set(gone) if gone else set()
+    rest = rules.eligible_nodes(at, round_).keys() - set(gone) if gone else set()
     return gone if len(rest) >= at.settings.min_nodes and not at.settings.gang else ()
 
 
@@ -207,7 +191,7 @@ def _given_up(at: Moment, round_: Round, gone: Iterable[str]) -> Round:
     """Return the round without these members, which have to register anew if they live."""
     missed = {m.incarnation for m in round_.members if m.node in gone}
     without = replace(round_, missed=(*round_.missed, *sorted(missed))[-256:])
-    return suspect(at, without, gone, uncharge(at, without))
+    return rules.suspect(at, without, gone, rules.uncharge(at, without))
 
 
 def _has_trained(at: Moment, round_: Round, failure: Failure | None = None) -> bool:
@@ -216,7 +200,7 @@ def _has_trained(at: Moment, round_: Round, failure: Failure | None = None) -> b
     One without a Checkpointer reports none. It counts as having trained after
     `restarts.STARTS_WITHIN`.
     """
-    if any(told.step > round_.resume.step for told in _progress(at.seen, round_)):
+    if any(each.step > round_.resume.step for each in intervals.told(at.seen, round_)):
         return True
     lived = at.now - at.seen.round_at
     return failure is not None and not failure.attached and lived >= restarts.STARTS_WITHIN
@@ -224,8 +208,8 @@ def _has_trained(at: Moment, round_: Round, failure: Failure | None = None) -> b
 
 def _planned(at: Moment, round_: Round) -> RoundDecision:
     """Handle arrivals, drains and new code: agree on a step, seal it, then form the next round."""
-    eligible = eligible_nodes(at, round_)
-    wanted = members_of(at, round_.members, eligible)
+    eligible = rules.eligible_nodes(at, round_)
+    wanted = rules.members_of(at, round_.members, eligible)
     before, after = {m.node for m in round_.members}, {m.node for m in wanted}
     arriving = [m.node for m in wanted if m.node not in before]
     leaving = [m.node for m in round_.members if m.node not in after]
@@ -246,7 +230,7 @@ def _planned(at: Moment, round_: Round) -> RoundDecision:
         return RoundDecision(reason="the script is ending: nodes that join now wait", wake_at=again)
     deadline = _save_deadline(at, round_, leaving)
     standing = agreement.advance(
-        at.seen, round_, describe(cause, names, 0), deadline, at.now, at.new_id
+        at.seen, round_, rules.describe(cause, names, 0), deadline, at.now, at.new_id
     )
     if standing.over:
         return _change(at, replace(round_, plain=_plain(at.seen, round_)), cause, names)
@@ -264,7 +248,7 @@ def _tune(at: Moment, round_: Round, wake: float | None) -> RoundDecision:
     wanted = intervals.change(at, round_) if current is None else current.schedule
     if wanted is None:
         return _withdraw(at.seen, round_, wake)
-    deadline = at.now + agreement.LIMIT + agreement.time_for_steps(step_time(at.seen))
+    deadline = at.now + agreement.LIMIT + agreement.time_for_steps(rules.step_time(at.seen))
     standing = agreement.advance(
         at.seen, round_, intervals.describe(wanted), deadline, at.now, at.new_id, wanted
     )
@@ -298,13 +282,13 @@ def _plain(seen: RunState, round_: Round) -> int:
 
 def _change(at: Moment, round_: Round, cause: Cause, names: tuple[str, ...]) -> RoundDecision:
     """Proposes the round after the started `round_`."""
-    eligible = eligible_nodes(at, round_)
+    eligible = rules.eligible_nodes(at, round_)
     kept = eligible.keys() - in_place.fallen(round_, at.seen.failures.values())
     if cause == "worker" and len(kept) >= at.settings.min_nodes and not at.settings.gang:
         # Their workers lose nothing. The node that has lost one comes back as nodes arrive.
         eligible = {name: eligible[name] for name in kept}
-    members = members_of(at, round_.members, eligible)
-    round_ = recharge(at, round_, members)
+    members = rules.members_of(at, round_.members, eligible)
+    round_ = rules.recharge(at, round_, members)
     past = intervals.lived(at, round_)
     after = Round(
         number=round_.number + 1,
@@ -312,7 +296,7 @@ def _change(at: Moment, round_: Round, cause: Cause, names: tuple[str, ...]) -> 
         phase="proposed",
         members=members,
         cause=cause,
-        reason=describe(cause, names, len(members)),
+        reason=rules.describe(cause, names, len(members)),
         nodes=names,
         proposed_at=at.now,
         parent=round_.incarnation,
@@ -373,18 +357,6 @@ def _is_here(seen: RunState, member: Member) -> bool:
     return live is not None and live.node.incarnation == member.incarnation
 
 
-def _progress(seen: RunState, round_: Round) -> list[Progress]:
-    """Return what the members have reported of this round."""
-    told = (seen.progress.get(member.node) for member in round_.members)
-    return [each for each in told if each is not None and each.round == round_.number]
-
-
-def _late_claim(seen: RunState, round_: Round) -> Acknowledgement | None:
-    """Return the first node's acknowledgement if it claimed an epoch since the round started."""
-    ack = ack_of(seen, round_, round_.members[0].node)
-    return ack if ack is not None and ack.epoch > round_.epoch else None
-
-
 def _later_commit(seen: RunState, round_: Round, claim: Acknowledgement) -> Commit | None:
     """Return a commit that the round should have resumed from, or None.
 
@@ -394,7 +366,7 @@ def _later_commit(seen: RunState, round_: Round, claim: Acknowledgement) -> Comm
     """
     if round_.epoch or round_.plain or claim.commit is None:
         return None
-    steps = [told.step for told in _progress(seen, round_)]
+    steps = [each.step for each in intervals.told(seen, round_)]
     reached = max([round_.resume.step, *steps])
     return claim.commit if claim.commit.step > reached else None
 
@@ -404,7 +376,8 @@ def _quiet_at(nodes: Iterable[LiveNode], settings: Settings) -> float:
 
 
 def _planned_wake(at: Moment, round_: Round) -> float | None:
-    ends = must_leave_at(at.seen, (m.node for m in round_.members if m.node in at.seen.drains))
+    draining = (m.node for m in round_.members if m.node in at.seen.drains)
+    ends = rules.must_leave_at(at.seen, draining)
     return min((end for end in ends.values() if at.now < end < math.inf), default=None)
 
 
@@ -413,7 +386,7 @@ def _save_deadline(at: Moment, round_: Round, leaving: list[str]) -> float:
 
     That is a second before a node's end at the latest.
     """
-    limit = agreement.LIMIT + agreement.time_for_steps(step_time(at.seen))
+    limit = agreement.LIMIT + agreement.time_for_steps(rules.step_time(at.seen))
     ends = [
         drain.notice.deadline - 1.0
         for name in leaving

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from spotelastic.model.counting import counted
 from spotelastic.model.job import Job
 from spotelastic.model.node import Fingerprint
 from spotelastic.model.progress import Progress
@@ -31,8 +32,8 @@ def eligible_nodes(at: Moment, round_: Round | None) -> dict[str, LiveNode]:
     replacement is there, or until only the time for its save is left.
     """
     missed = set(round_.missed) if round_ else set()
-    measure = at.seen.measure
-    wanted = measure.reference.node.fingerprint if measure is not None else None
+    reference = at.seen.reference
+    wanted = reference.node.fingerprint if reference is not None else None
     live = {
         name: node
         for name, node in at.seen.nodes.items()
@@ -82,7 +83,7 @@ def save_reserve(seen: RunState) -> float:
     """
     told = _told(seen)
     stall = max((progress.stall for progress in told), default=0.0)
-    sealed = max(SAVE_RESERVE, (SMALLEST_MARGIN + 1) * _slowest(told) + stall + SLACK)
+    sealed = max(SAVE_RESERVE, (SMALLEST_MARGIN + 1) * step_time(seen) + stall + SLACK)
     if any(progress.whole and progress.node not in seen.drains for progress in told):
         return sealed
     return sealed + max((progress.commit_time for progress in told), default=0.0)
@@ -90,11 +91,7 @@ def save_reserve(seen: RunState) -> float:
 
 def step_time(seen: RunState) -> float:
     """Return the slowest member's seconds per step; 0 while nothing is measured."""
-    return _slowest(_told(seen))
-
-
-def _slowest(told: Iterable[Progress]) -> float:
-    return max((progress.step_time for progress in told), default=0.0)
+    return max((progress.step_time for progress in _told(seen)), default=0.0)
 
 
 def _told(seen: RunState) -> list[Progress]:
@@ -124,8 +121,13 @@ def trusts_at(at: Moment) -> float:
     return at.seen.healthy_since + 2 * at.settings.lease if at.seen.healthy_since else 0.0
 
 
-def wake(time: float) -> float | None:
-    return time if time < math.inf else None
+def store_was_away(at: Moment) -> RoundDecision | None:
+    """Return the wait until a missing lease means something; None where it does."""
+    until = trusts_at(at)
+    if at.now >= until:
+        return None
+    wake_at = until if until < math.inf else None
+    return RoundDecision(reason="the store was away", wake_at=wake_at)
 
 
 def ill_members(seen: RunState, round_: Round) -> tuple[str, ...]:
@@ -183,10 +185,6 @@ def recharge(at: Moment, round_: Round, members: Sequence[Member]) -> Round:
     return replace(round_, charged=charged, suspects=(), excused=())
 
 
-def count_nodes(count: int) -> str:
-    return "1 node" if count == 1 else f"{count} nodes"
-
-
 def describe(cause: Cause, names: tuple[str, ...], size: int) -> str:
     who = ", ".join(names)
     what = {
@@ -200,7 +198,7 @@ def describe(cause: Cause, names: tuple[str, ...], size: int) -> str:
         "settings": "the settings changed",
         "commit": "the object store answers, and has a later step",
     }.get(cause, cause)  # a newer node knows words that this one does not
-    return f"{what}: {count_nodes(size)}" if size else what
+    return f"{what}: {counted(size, 'node')}" if size else what
 
 
 def fail_gang(at: Moment, names: Iterable[str]) -> RoundDecision:

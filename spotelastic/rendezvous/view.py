@@ -35,14 +35,6 @@ class LiveNode:
     seen_at: float
 
 
-@dataclass(frozen=True, slots=True)
-class Measure:
-    """What nodes must match when they join, and the store revision at which it was read."""
-
-    reference: Reference
-    revision: int
-
-
 def _empty() -> Mapping[str, Any]:
     return MappingProxyType({})
 
@@ -55,7 +47,8 @@ class RunState:
     job: Job | None = None
     ending: Ending | None = None
     holder: str = ""
-    measure: Measure | None = None
+    reference: Reference | None = None
+    """What nodes must match when they join."""
     round: Round | None = None
     round_revision: int = 0
     round_at: float = 0.0
@@ -96,13 +89,13 @@ class RunState:
         return next((f"{key}: {self.unreadable[key]}" for key in own), "")
 
 
-_SINGLE: dict[str, tuple[str, Any]] = {
-    "settings": ("settings", Settings),
-    "job": ("job", Job),
-    "ending": ("ending", Ending),
-    "reference": ("measure", Reference),
-    "round": ("round", Round),
-    "proposal": ("proposal", Proposal),
+_SINGLE: dict[str, Any] = {
+    "settings": Settings,
+    "job": Job,
+    "ending": Ending,
+    "reference": Reference,
+    "round": Round,
+    "proposal": Proposal,
 }
 _PER_NODE: dict[str, tuple[str, Any]] = {
     "live": ("nodes", Node),
@@ -126,17 +119,15 @@ def fold(
         match item:
             case Change():
                 seen = _change(seen, item.key, item.value, keys, now, tables)
-                seen = _at_revision(seen, item.revision, prefix == keys.all)
+                if prefix == keys.all:
+                    seen = replace(seen, revision=max(seen.revision, item.revision))
             case Reset():
                 seen, tables = _reset(seen, item.values, keys, now, prefix), _Tables()
                 if prefix == keys.all:  # also a lower one, of a store that has gone back
                     seen = replace(seen, revision=item.revision)
             case Health():
-                seen = replace(
-                    seen,
-                    healthy=item.healthy,
-                    healthy_since=now if item.healthy else seen.healthy_since,
-                )
+                since = now if item.healthy else seen.healthy_since
+                seen = replace(seen, healthy=item.healthy, healthy_since=since)
     return seen
 
 
@@ -184,17 +175,13 @@ def _copied(table: Mapping[str, Any]) -> dict[str, Any]:
     return table.copy() if isinstance(table, MappingProxyType) else dict(table)
 
 
-def _at_revision(seen: RunState, revision: int, counts: bool) -> RunState:
-    return replace(seen, revision=max(seen.revision, revision)) if counts else seen
-
-
 def _reset(
     seen: RunState, values: Iterable[StoredValue], keys: Keys, now: float, prefix: str
 ) -> RunState:
     """Replace a whole branch, keeping the times of values that did not change."""
     before = seen
     if prefix == keys.all:
-        nothing: dict[str, Any] = {attribute: None for attribute, _ in _SINGLE.values()}
+        nothing: dict[str, Any] = dict.fromkeys(_SINGLE)
         seen = replace(seen, holder="", round_revision=0, **nothing)
     elif prefix == keys.nodes:
         seen = replace(forget_nodes(seen), paces=seen.paces)
@@ -204,11 +191,9 @@ def _reset(
     tables = _Tables()
     for value in values:
         seen = _change(seen, value.key, value, keys, now, tables)
-    gone = seen.paces.keys() - seen.progress.keys()
-    if gone:
-        seen = replace(
-            seen, paces=MappingProxyType({n: p for n, p in seen.paces.items() if n not in gone})
-        )
+    if seen.paces.keys() - seen.progress.keys():
+        there = {name: pace for name, pace in seen.paces.items() if name in seen.progress}
+        seen = replace(seen, paces=MappingProxyType(there))
     unchanged = seen.round_revision == before.round_revision
     if seen.round is not None and (unchanged or _goes_on(before.round, seen.round)):
         seen = replace(seen, round_at=before.round_at)
@@ -247,11 +232,10 @@ def _change_single(seen: RunState, name: str, value: StoredValue | None, now: fl
         return replace(seen, holder=value.data.decode() if value else "")
     if name not in _SINGLE:
         return seen
-    attribute, kind = _SINGLE[name]
-    parsed: Any = decode(value.data, kind) if value else None
+    parsed: Any = decode(value.data, _SINGLE[name]) if value else None
     if name == "reference" and value is not None:
-        parsed = Measure(replace(parsed, node=_shared(parsed.node)), value.modified)
-    told: dict[str, Any] = {attribute: parsed}
+        parsed = replace(parsed, node=_shared(parsed.node))
+    told: dict[str, Any] = {name: parsed}
     before, seen = seen.round, replace(seen, **told)
     if name == "round":
         same = _goes_on(before, seen.round)

@@ -19,7 +19,7 @@ from spotelastic.model.job import Ending, Job
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Drain
 from spotelastic.model.progress import Progress
-from spotelastic.model.round import Round
+from spotelastic.model.round import Round, SlotOffer
 from spotelastic.rendezvous import intervals, rounds
 from spotelastic.rendezvous.decision import EndJob, WriteProposal, WriteRound
 from spotelastic.rendezvous.duties import answers
@@ -165,12 +165,12 @@ class SimulatedNodes:
             slots = tuple(self._slots.get(name, ()))
             member = answers.place(live.node, round_)
             if member is None:
-                offers[name] = answers.offer(name, round_.incarnation, slots)
+                offers[name] = SlotOffer(round_.incarnation, name, slots)
                 continue
             first = member.slot == 0
-            acks[name] = answers.ready(
-                live.node,
-                round_,
+            acks[name] = replace(
+                answers.seen(live.node, round_),
+                phase="ready",
                 daemon=name,
                 snapshots=slots,
                 commit=self._commit,

@@ -23,11 +23,8 @@ def endpoints_of(text: str, port: int) -> tuple[str, ...]:
             raise UsageError(f"--rdzv-endpoint {part}: only http:// and https:// are supported")
         found = _ENDPOINT.fullmatch(rest)
         if found is None or (found[2] and not is_port(found[2])):
-            how = (
-                "an IPv6 address stands in brackets"
-                if rest.count(":") > 1
-                else "several with commas"
-            )
+            several = rest.count(":") <= 1
+            how = "several with commas" if several else "an IPv6 address stands in brackets"
             raise UsageError(f"--rdzv-endpoint {part}: give HOST:PORT, {how}")
         # The interface of a link-local address is escaped in URLs.
         host = addresses.bare(found[1]).replace("%25", "%")

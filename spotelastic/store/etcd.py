@@ -9,6 +9,7 @@ repetition succeeded. A `commit` is only repeated when it certainly did not arri
 `Unavailable` says that the outcome is unknown.
 """
 
+import contextlib
 import math
 import threading
 from collections.abc import Sequence
@@ -111,10 +112,8 @@ class EtcdStore:
         return float(self._members.call("keep_alive", request, limit).TTL)
 
     def revoke(self, lease: int) -> None:
-        try:
+        with contextlib.suppress(LeaseLost):  # The lease is gone, which is what was asked for.
             self._call("revoke", rpc.LeaseRevokeRequest(ID=lease))
-        except LeaseLost:
-            pass  # The lease is gone, which is what was asked for.
 
     def watch(self, prefix: str, sink: Sink) -> EtcdWatch:
         watch = EtcdWatch(self._members, prefix, sink)
@@ -158,10 +157,8 @@ def _write(write: Write) -> Any:
 
 
 def _compare(compare: Compare) -> Any:
-    key = compare.key.encode()
-    equal = rpc.Compare.CompareResult.EQUAL
+    key, equal = compare.key.encode(), rpc.Compare.CompareResult.EQUAL
+    target, field = rpc.Compare.CompareTarget.MOD, "mod_revision"
     if compare.field == "created":
-        target = rpc.Compare.CompareTarget.CREATE
-        return rpc.Compare(result=equal, target=target, key=key, create_revision=compare.revision)
-    target = rpc.Compare.CompareTarget.MOD
-    return rpc.Compare(result=equal, target=target, key=key, mod_revision=compare.revision)
+        target, field = rpc.Compare.CompareTarget.CREATE, "create_revision"
+    return rpc.Compare(result=equal, target=target, key=key, **{field: compare.revision})

@@ -5,7 +5,7 @@
           └───────────── history is gone: compacted, wiped, or rolled back ◄──────────────┘
 
 Each watch has one thread, which reads the stream and calls the sink. `Health(False)` is delivered
-when the stream broke and no other member took over at once. Its time is that of the break.
+when the stream broke and no other member took over at once.
 """
 
 import threading
@@ -16,7 +16,6 @@ from typing import Any
 import grpc
 from pyetcd import etcdrpc as rpc
 
-from spotelastic.clock import steady
 from spotelastic.store.members import REQUIRE_LEADER, MemberChannel, Members
 from spotelastic.store.port import Change, Health, Reset, Sink, StoredValue, WatchItem
 
@@ -36,7 +35,7 @@ class EtcdWatch:
         self._seen: _Seen | None = None
         self._begun = False
         self._failures = 0
-        self._broken_at: float | None = None
+
         self._said_unhealthy = False
         self._stream: Any = None
         self._closed = threading.Event()
@@ -74,7 +73,9 @@ class EtcdWatch:
 
     def _follow(self, member: MemberChannel) -> None:
         seen, reset = self._catch_up(member)
-        request = _watch_request(self._prefix, seen.revision + 1)
+        key, end = bounds(self._prefix)
+        create = rpc.WatchCreateRequest(key=key, range_end=end, start_revision=seen.revision + 1)
+        request = rpc.WatchRequest(create_request=create)
         self._stream = member.watch(request, metadata=REQUIRE_LEADER)
         if self.closed:
             self._stream.cancel()
@@ -113,23 +114,19 @@ class EtcdWatch:
         return _Seen.of(response.header), Reset(values, int(response.header.revision))
 
     def _connected(self, reset: Reset | None) -> None:
-        items: list[WatchItem] = []
-        if self._said_unhealthy:
-            items.append(Health(True, steady()))
+        items: list[WatchItem] = [Health(True)] if self._said_unhealthy else []
         if reset is not None:
             items.append(reset)
-        self._failures, self._broken_at, self._said_unhealthy = 0, None, False
+        self._failures, self._said_unhealthy = 0, False
         self._begun = True
         self._deliver(items)
 
     def _failed(self) -> None:
         self._failures += 1
-        if self._broken_at is None:
-            self._broken_at = steady()
         nobody_took_over = self._failures >= min(2, len(self._members))
         if self._begun and nobody_took_over and not self._said_unhealthy:
             self._said_unhealthy = True
-            self._deliver([Health(False, self._broken_at)])
+            self._deliver([Health(False)])
         self._members.pause(self._failures)
 
     def _deliver(self, items: Iterable[WatchItem]) -> None:
@@ -182,12 +179,6 @@ def value_of(pair: Any) -> StoredValue:
     return StoredValue(
         pair.key.decode(), pair.value, pair.create_revision, pair.mod_revision, pair.lease
     )
-
-
-def _watch_request(prefix: str, revision: int) -> Any:
-    key, end = bounds(prefix)
-    create = rpc.WatchCreateRequest(key=key, range_end=end, start_revision=revision)
-    return rpc.WatchRequest(create_request=create)
 
 
 def bounds(prefix: str) -> tuple[bytes, bytes]:

@@ -37,6 +37,16 @@ ROOT = "/spotelastic/"
 """Prefix of the keys of all runs."""
 
 
+class _Key:
+    """A key by its path below the run's; what ends with a slash is the prefix of several."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __get__(self, keys: "Keys", _: object = None) -> str:
+        return f"{keys.root}{self._path}"
+
+
 @dataclass(frozen=True, slots=True)
 class Keys:
     """The keys of one run.
@@ -59,50 +69,18 @@ class Keys:
             *(self.nodes, self.history(), self.rank(), self.group, self.commit, self.event()),
         )
 
-    @property
-    def all(self) -> str:
-        """Prefix of the keys that all agents watch."""
-        return f"{self.root}all/"
-
-    @property
-    def round(self) -> str:
-        """The current round."""
-        return f"{self.all}round"
-
-    @property
-    def proposal(self) -> str:
-        """The holder's proposal of a common save step."""
-        return f"{self.all}proposal"
-
-    @property
-    def job(self) -> str:
-        """State of the job."""
-        return f"{self.all}job"
-
-    @property
-    def ending(self) -> str:
-        """Exists while the job is being ended."""
-        return f"{self.all}ending"
-
-    @property
-    def settings(self) -> str:
-        """Settings of the job."""
-        return f"{self.all}settings"
-
-    @property
-    def holder(self) -> str:
-        """Election key of the holder."""
-        return f"{self.all}holder"
-
-    @property
-    def reference(self) -> str:
-        """The software, script and flags that all nodes must match."""
-        return f"{self.all}reference"
-
-    @property
-    def nodes(self) -> str:
-        """Prefix of the keys that only the holder and the controllers watch."""
-        return f"{self.root}nodes/"
+    all = _Key("all/")
+    round = _Key("all/round")
+    proposal = _Key("all/proposal")
+    job = _Key("all/job")
+    ending = _Key("all/ending")
+    settings = _Key("all/settings")
+    holder = _Key("all/holder")
+    reference = _Key("all/reference")
+    nodes = _Key("nodes/")
+    group = _Key("group")
+    commit = _Key("commit")
+    leader = _Key("controller/leader")
 
     def live(self, node: str = "") -> str:
         """Registration of a node."""
@@ -152,16 +130,6 @@ class Keys:
         """
         return f"{self.root}ranks/" + ("" if number is None else f"{number}")
 
-    @property
-    def group(self) -> str:
-        """Id of all nodes of one job. No process watches it."""
-        return f"{self.root}group"
-
-    @property
-    def commit(self) -> str:
-        """The newest commit that agents know of."""
-        return f"{self.root}commit"
-
     def history(self, number: int | None = None) -> str:
         """Return the key of a past round; without a number the prefix of all."""
         return f"{self.root}history/" + ("" if number is None else f"{number:08d}")
@@ -169,11 +137,6 @@ class Keys:
     def event(self, name: str = "") -> str:
         """Return the key of an event; without a name the prefix of all."""
         return f"{self.root}events/{name}"
-
-    @property
-    def leader(self) -> str:
-        """Election key of the controllers."""
-        return f"{self.root}controller/leader"
 
     def controller(self, instance: str = "") -> str:
         """Registration of a controller."""

@@ -4,7 +4,7 @@
 are bytes. As in etcd, the store's revision grows by one with every committed write.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -90,8 +90,6 @@ class Health:
     """The watch's connection was lost (`healthy` False), or is back (True)."""
 
     healthy: bool
-    at: float
-    """When, on the steady clock (s)."""
 
 
 WatchItem = Change | Reset | Health
@@ -104,10 +102,8 @@ class Watch(Protocol):
         """End the watch."""
 
 
-class Sink(Protocol):
-    """Receives batches of watch items, in order, from the watch's own thread; must not block."""
-
-    def __call__(self, items: Sequence[WatchItem]) -> None: ...
+Sink = Callable[[Sequence[WatchItem]], None]
+"""Receives batches of watch items, in order, from the watch's own thread; must not block."""
 
 
 class Store(Protocol):

@@ -9,9 +9,9 @@ live on for a while, and its keys with it.
 `Keeper` decides, without a thread. `Session` runs it.
 """
 
+import contextlib
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from spotelastic.clock import Clock, steady
 from spotelastic.errors import Unavailable
@@ -24,13 +24,6 @@ RETRY = 0.25
 """Seconds between attempts while the store does not answer."""
 
 _JOIN = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """The lease is lost, with the reason."""
-
-    reason: str
 
 
 class Keeper:
@@ -52,8 +45,8 @@ class Keeper:
         """Return the seconds until the first step."""
         return max(0.0, self._expires - self._ttl * 2 / 3 - self._clock())
 
-    def step(self) -> float | Lost:
-        """Refresh the lease. Returns the seconds until the next step, or that the lease is lost."""
+    def step(self) -> float | str:
+        """Refresh the lease. Returns the seconds until the next step, or why the lease is lost."""
         asked = self._clock()
         if asked >= self._expires:
             return self._lost("the store did not answer in time")
@@ -67,8 +60,8 @@ class Keeper:
         self._expires = asked + ttl
         return ttl / 3
 
-    def _lost(self, why: str) -> Lost:
-        return Lost(f"lease {self.lease:x} is lost: {why}")
+    def _lost(self, why: str) -> str:
+        return f"lease {self.lease:x} is lost: {why}"
 
 
 class Session:
@@ -123,29 +116,24 @@ class Session:
             self._wake.notify_all()
         return lease
 
-    def close(self, revoke: bool = True) -> None:
-        """End the thread.
-
-        With `revoke` the lease's keys are deleted at once, otherwise when it runs out.
-        """
+    def close(self) -> None:
+        """End the thread, and the lease, with which its keys are deleted."""
         with self._wake:
             self._closed = True
             held, self._keeper = self._keeper, None
             self._wake.notify_all()
         if threading.current_thread() is not self._thread:
             self._thread.join(_JOIN)
-        if revoke and held is not None:
-            try:
+        if held is not None:
+            with contextlib.suppress(Unavailable):  # The lease runs out by itself.
                 self._store.revoke(held.lease)
-            except Unavailable:
-                pass  # The lease runs out by itself.
 
     def _run(self) -> None:
         while (keeper := self._next_keeper()) is not None:
             wait = keeper.first()
             while self._rest(keeper, wait):
                 verdict = keeper.step()
-                if isinstance(verdict, Lost):
+                if isinstance(verdict, str):
                     self._lose(keeper, verdict)
                     break
                 wait = verdict
@@ -161,9 +149,9 @@ class Session:
         with self._wake:
             return not self._wake.wait_for(lambda: self._keeper is not keeper, seconds)
 
-    def _lose(self, keeper: Keeper, lost: Lost) -> None:
+    def _lose(self, keeper: Keeper, why: str) -> None:
         with self._wake:
             if self._keeper is not keeper:
                 return  # It was renewed or closed meanwhile.
             self._keeper = None
-        self._on_lost(lost.reason)
+        self._on_lost(why)

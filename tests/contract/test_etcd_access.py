@@ -79,7 +79,7 @@ def serving(folder: Path) -> Iterator[Doors]:
         config = MemberConfig("m", folder / "data", *at, fsync=False, tls=member)
         with EtcdMember(config, log=folder / "log") as started:
             started.start()
-            started.wait(PATIENT)
+            started.await_service(PATIENT)
             worker = files(folder / "worker", WORKER_NAME, authority)
             yield Doors(started.endpoint, member, worker, files(folder / "x", "x", authority))
 

@@ -36,7 +36,7 @@ def test_what_was_saved_is_there_in_another_cluster(
     restore(snapshot, other, find_binary())
     with EtcdMember(other, log=tmp_path / "log") as member:
         member.start()
-        member.wait(PATIENT)
+        member.await_service(PATIENT)
         with contextlib.closing(EtcdStore([member.endpoint], timeout=5.0)) as store:
             value = store.get(f"{prefix}kept")
     assert value is not None and value.data == b"1"

@@ -16,7 +16,7 @@ from support.store.watch_sinks import Recorder
 from spotelastic.errors import Unavailable, UsageError
 from spotelastic.store.diagnose import diagnose, read
 from spotelastic.store.etcd import EtcdStore
-from spotelastic.store.etcd_server.process import EtcdMember, MemberConfig, status
+from spotelastic.store.etcd_server.process import EtcdMember, MemberConfig, leads
 from spotelastic.store.members import MemberChannel
 from spotelastic.store.session import Session
 from spotelastic.store.tls import FILES, TlsFiles, tls_of
@@ -31,7 +31,7 @@ def member(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdMember]:
         config = MemberConfig("m", folder / "data", *at, fsync=False, tls=tls)
         with EtcdMember(config, log=folder / "log") as started:
             started.start()
-            started.wait(PATIENT)
+            started.await_service(PATIENT)
             yield started
 
 
@@ -49,7 +49,7 @@ def test_calls_and_watches_are_encrypted(member: EtcdMember, tls: TlsFiles) -> N
         store.put("/tls/a", b"1")
         seen.wait(lambda seen: seen.changes)
         assert seen.told == [("/tls/a", b"1")]
-    assert status(member.endpoint, timeout=PATIENT, tls=tls).leads
+    assert leads(member.endpoint, timeout=PATIENT, tls=tls)
 
 
 def test_a_client_goes_on_with_certificates_that_replaced_its_own(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_a_client_goes_on_with_certificates_that_replaced_its_own(tmp_path: Path
         config = MemberConfig("m", tmp_path / "data", *at, fsync=False, tls=tls)
         member = ends.enter_context(EtcdMember(config, log=tmp_path / "log"))
         member.start()
-        member.wait(PATIENT)
+        member.await_service(PATIENT)
         store = EtcdStore([member.endpoint], timeout=20.0, tls=ours)
         ends.callback(store.close)
         session = Session(store, 60.0, lambda _: lost.set())
@@ -76,7 +76,7 @@ def test_a_client_goes_on_with_certificates_that_replaced_its_own(tmp_path: Path
         member.stop()
         certificates(theirs)  # of another authority, so that nothing old is of any use
         member.start()
-        member.wait(PATIENT)
+        member.await_service(PATIENT)
         with pytest.raises(Unavailable, match="did not answer"):
             store.refresh(session.lease, timeout=1.0)
 

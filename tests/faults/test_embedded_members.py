@@ -39,8 +39,8 @@ class Hosts:
     def leader(self) -> str:
         """The host whose member leads."""
         found = find_leader(self.endpoints)
-        assert found is not None
-        return next(name for name, host in HOSTS.items() if found.endpoint.startswith(host))
+        assert found
+        return next(name for name, host in HOSTS.items() if found.startswith(host))
 
     def members(self) -> dict[str, int]:
         """The ids of those that serve or have served, by their endpoint."""

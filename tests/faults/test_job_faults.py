@@ -258,7 +258,7 @@ def test_a_job_whose_etcd_forgets_goes_on_from_what_is_stored(
         etcd.kill()
         shutil.copytree(data, copy)
         etcd.start()
-        etcd.wait(PATIENT)
+        etcd.await_service(PATIENT)
         os.kill(run.nodes["b"].workers()[0], signal.SIGKILL)
         for state in (copy, empty):
             newest = run.newest()
@@ -267,7 +267,7 @@ def test_a_job_whose_etcd_forgets_goes_on_from_what_is_stored(
             shutil.rmtree(data)
             state.rename(data)
             etcd.start()
-            etcd.wait(PATIENT)
+            etcd.await_service(PATIENT)
         newest = run.newest()
         wait_until(partial(has_a_new_epoch, run, newest), "a commit of a new round")
         assert min(resumed_steps(run.nodes["a"].output)[1:]) >= first.step
@@ -298,7 +298,7 @@ def test_a_run_that_finds_nothing_of_itself_at_first_goes_on_from_what_is_stored
         etcd.kill()
         shutil.rmtree(etcd.config.data_dir)
         etcd.start()
-        etcd.wait(PATIENT)
+        etcd.await_service(PATIENT)
         kept, lost = run.newest(), max(exactly.executed(tmp_path / "steps"))
         job.add("c", "d")
         assert run.trains("c", "d", beyond=5).resume.kind == "fresh"

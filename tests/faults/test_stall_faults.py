@@ -87,7 +87,7 @@ def test_nodes_without_etcd_end_what_stalls_and_wait(
     (tmp_path / "hang").touch()
     wait_until(lambda: not any(n.workers() for n in pair.nodes.values()), "no worker")
     etcd.start()
-    etcd.wait(PATIENT)
+    etcd.await_service(PATIENT)
     pair.wait(lambda s: s.round and s.round.cause == "stall", "a new round")
     after = pair.trains("a", "b")
     assert (after.number, len(after.charged)) == (before.number + 1, 1)

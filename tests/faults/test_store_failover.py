@@ -82,7 +82,7 @@ def test_a_commit_that_met_silence_is_not_repeated(etcd_cluster: EtcdCluster, pr
         assert value.data == b"1"
         assert store.commit((guard,), (write,)).succeeded
         etcd_cluster.thaw(frozen)
-        etcd_cluster.members[frozen].wait(PATIENT)
+        etcd_cluster.members[frozen].await_service(PATIENT)
         value = store.get(prefix + "a")
         assert value is not None
         assert value.data == b"2"

@@ -45,7 +45,7 @@ def test_a_client_follows_a_name_to_its_new_address(tmp_path: Path) -> None:
             names.set("train-0.train", address)
             with member(address, port, tmp_path / address) as etcd:
                 etcd.start()
-                etcd.wait(PATIENT)
+                etcd.await_service(PATIENT)
                 print(f"/{address}", file=client.stdin, flush=True)
                 assert client.stdout.readline() == "written\n", client.stdout.read()
         client.stdin.close()

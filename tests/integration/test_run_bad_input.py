@@ -125,7 +125,7 @@ def tls_member(folder: Path, ports: tuple[int, int], tls: TlsFiles) -> Iterator[
     config = MemberConfig("m", folder / "data", ours, among, fsync=False, tls=tls)
     with EtcdMember(config, log=folder / "log") as member:
         member.start()
-        member.wait(PATIENT)
+        member.await_service(PATIENT)
         yield member
 
 

@@ -3,9 +3,9 @@
 from functools import partial
 
 import pytest
+from spotelastic_checkpoints.messages import Attached
 from support.simulation.virtual_cluster import World
 
-from spotelastic.agent.state import events
 from spotelastic.model.interval import Interval
 from spotelastic.model.job import Settings
 from spotelastic.rendezvous.failures import restarts
@@ -73,7 +73,7 @@ def before_a_first_step(slow: float, attached: bool) -> World:
     for count in (1, 2):
         world.run(lambda: node.local.workers is not None and bool(node.processes.ranks), 5)
         if attached:
-            node.post(events.WorkerAttached())
+            node.post(Attached(0))
         world.passes(slow)
         assert len(world.started) == count and not world.done
         node.worker_exits(world.started[-1].incarnation, 1)

@@ -1,8 +1,8 @@
 """A node that comes while a script comes to its end, in virtual time."""
 
+from spotelastic_checkpoints.messages import Attached, WorkerLeft
 from support.simulation.virtual_cluster import World
 
-from spotelastic.agent.state.events import LeftCheckpointer, WorkerAttached
 from spotelastic.model.interval import Interval
 from spotelastic.model.job import Settings
 
@@ -38,12 +38,12 @@ def test_a_node_that_comes_while_the_script_ends_has_nothing_done_twice() -> Non
 def test_a_node_that_comes_joins_when_the_script_has_another_checkpointer() -> None:
     world = cluster(400)
     for node in world.nodes.values():
-        node.post(LeftCheckpointer())
+        node.post(WorkerLeft(0, 0, clean=True))
     world.add("n2")
     world.passes(10)
     assert len(world.started) == 1
     for name in ("n0", "n1"):
-        world.nodes[name].post(WorkerAttached())
+        world.nodes[name].post(Attached(0))
     world.run(lambda: world.trains("n0", "n1", "n2"), 60)
     assert world.lost_steps(*world.started) == 0
     world.run(lambda: world.done, 300)

@@ -6,12 +6,12 @@ Holds what docs/explanation/rounds.md promises.
 from dataclasses import replace
 
 import pytest
+from spotelastic_checkpoints.messages import Attached, WorkerLeft
 from spotelastic_checkpoints.types import Commit
 from support.simulation.virtual_cluster import World
 from support.simulation.virtual_processes import WARM
 
 from spotelastic.agent.round_duties import ATTACH_PATIENCE
-from spotelastic.agent.state.events import LeftCheckpointer, WorkerAttached
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.interval import Interval
 from spotelastic.model.job import Settings
@@ -465,7 +465,7 @@ def test_a_script_that_comes_to_its_checkpointer_late_is_asked_again() -> None:
     assert world.started[-1].plain
     world.plain = False
     for node in world.nodes.values():
-        node.post(WorkerAttached())
+        node.post(Attached(0))
     world.run(lambda: world.step() > 25, 30)
     world.nodes["n2"].leave()
     world.run(lambda: world.trains("n0", "n1"), 30)
@@ -481,7 +481,7 @@ def test_who_has_finished_waits_a_while_for_the_others_and_leaves_them_to_it() -
     world.run(lambda: done.exit_code is not None, 120)
     assert done.exit_code == 0 and not world.done
     assert any("leaves without them" in line for _, line in world.said)
-    slow.post(LeftCheckpointer())
+    slow.post(WorkerLeft(0, 0, clean=True))
     slow.worker_exits(world.started[-1].incarnation, 0)
     world.run(lambda: world.done, 10)
     assert world.job.state == "succeeded" and len(world.started) == 1

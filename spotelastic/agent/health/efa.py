@@ -6,7 +6,7 @@ NCCL falls back to sockets without a word if it does not find its plugin, as in 
 import os
 import re
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from spotelastic.agent.health import bounded
@@ -19,37 +19,20 @@ _PLUGIN = re.compile(r"\blibnccl-net(-[\w.]+)?\.so\b")
 
 def devices(folder: Path = DEVICES) -> int:
     """Return the number of EFA devices. Other adapters of that kind are not counted."""
-    try:
-        found = list(folder.iterdir())
-    except OSError:
-        return 0
-    return sum(_driver(each) == DRIVER for each in found)
-
-
-def _driver(device: Path) -> str:
-    try:
-        return (device / "device" / "driver").resolve(strict=True).name
-    except OSError:
-        return ""
+    return sum(driver.resolve().name == DRIVER for driver in folder.glob("*/device/driver"))
 
 
 def has_plugin(environ: Mapping[str, str]) -> bool:
     """Whether the loader finds NCCL's plugin: by its cache, or by LD_LIBRARY_PATH."""
-    folders = environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
-    if any(_PLUGIN.search(name) for folder in folders if folder for name in _names(folder)):
+    folders = filter(None, environ.get("LD_LIBRARY_PATH", "").split(os.pathsep))
+    found = (file.name for folder in folders for file in Path(folder).glob("libnccl-net*"))
+    if any(map(_PLUGIN.search, found)):
         return True
     try:
         code, out, _ = bounded.run(("ldconfig", "-p"), _with_sbin(environ), ANSWER_WITHIN)
     except (OSError, subprocess.TimeoutExpired):
         return False
     return code == 0 and _PLUGIN.search(out) is not None
-
-
-def _names(folder: str) -> Iterable[str]:
-    try:
-        return os.listdir(folder)  # noqa: PTH208 (names alone)
-    except OSError:
-        return ()
 
 
 def _with_sbin(environ: Mapping[str, str]) -> dict[str, str]:

@@ -12,13 +12,7 @@ from spotelastic.agent.config import AgentConfig
 from spotelastic.agent.health import efa, gpu_check, nvidia_smi
 from spotelastic.agent.health.kernel_log import KernelLog
 from spotelastic.agent.health.xids import KernelReport
-from spotelastic.agent.state.events import (
-    GpusChecked,
-    GpusExamined,
-    GpusMeasured,
-    LocalEvent,
-    XidSeen,
-)
+from spotelastic.agent.state import events
 from spotelastic.model.gpu import GpuReading
 
 logger = logging.getLogger(__name__)
@@ -44,7 +38,7 @@ class GpuExaminer:
     def __init__(
         self,
         config: AgentConfig,
-        post: Callable[[LocalEvent], None],
+        post: Callable[[events.LocalEvent], None],
         marks: Mapping[str, str],
         measure_every: float = MEASURE_EVERY,
     ) -> None:
@@ -82,11 +76,14 @@ class GpuExaminer:
     def _check(self) -> None:
         config, found = self._config, gpu_check.GpuCheck()
         devices = efa.devices() if config.health.network else 0
-        plugin = bool(devices) and efa.has_plugin(self._worker_variables())
+        plugin = bool(devices) and efa.has_plugin({**os.environ, **config.env})
         if config.health.gpus:
             # Before the check, which may take a while: what the driver says meanwhile counts.
             self._log = KernelLog(config.health.kernel_log, self._reported, logger.warning)
-            found = gpu_check.check(config.python, self._check_variables(), config.health.promised)
+            environ, promised = self._environ.copy(), config.health.promised
+            if promised:  # what is hidden from workers is there all the same
+                environ.pop("CUDA_VISIBLE_DEVICES", None)
+            found = gpu_check.check(config.python, environ, promised)
             answer = nvidia_smi.ask(self._environ)
             self._known = _Known(answer.readings, found.addresses)
             if answer.hung and found.fault is None:
@@ -94,7 +91,7 @@ class GpuExaminer:
         if found.note:
             logger.warning(found.note)
         gpus = found.gpus or len(self._known.readings)
-        self._post(GpusChecked(gpus, found.fault, devices, plugin))
+        self._post(events.GpusChecked(gpus, found.fault, devices, plugin))
         if self._known.readings:
             self._measure()
 
@@ -109,22 +106,14 @@ class GpuExaminer:
             answer = nvidia_smi.ask(self._environ, asked=nvidia_smi.USE_FIELDS)
             use = nvidia_smi.use(answer, self._known.addresses)
             if use != before:
-                self._post(GpusMeasured(use))
+                self._post(events.GpusMeasured(use))
             before = use
             if answer.hung or self._closed.wait(self._measure_every):
                 return
 
-    def _check_variables(self) -> dict[str, str]:
-        """Return the variables of the check. What is hidden from workers is there all the same."""
-        hidden = {"CUDA_VISIBLE_DEVICES"} if self._config.health.promised else set[str]()
-        return {name: value for name, value in self._environ.items() if name not in hidden}
-
-    def _worker_variables(self) -> dict[str, str]:
-        return {**os.environ, **self._config.env}
-
     def _examine(self) -> None:
         answer = nvidia_smi.ask(self._environ)
-        self._post(GpusExamined(nvidia_smi.judge(self._known.readings, answer)))
+        self._post(events.GpusExamined(nvidia_smi.judge(self._known.readings, answer)))
 
     def _reported(self, report: KernelReport) -> None:
         """Tells of what the kernel says about a GPU of this node's workers, not of another one.
@@ -134,4 +123,4 @@ class GpuExaminer:
         fault, ours = report.fault, self._known.addresses
         logger.warning(f"the kernel says: {fault.line}")
         if not ours or report.of_switch or any(fault.gpu.startswith(each) for each in ours):
-            self._post(XidSeen(fault, report.verdict or ""))
+            self._post(events.XidSeen(fault, report.verdict or ""))

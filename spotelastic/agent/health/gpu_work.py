@@ -30,20 +30,17 @@ def main() -> int:
     """Check the devices that are named as arguments; without any, all that torch sees."""
     import torch
 
-    names = sys.argv[1:] or [f"cuda:{n}" for n in range(_count(torch))]
+    names = sys.argv[1:] or [f"cuda:{n}" for n in range(torch.cuda.device_count())]
     why = "" if names else _why_none(torch)
-    asked = bool(sys.argv[1:])
-    _tell({"devices": len(names), "cuda": asked or _has_cuda(torch), "why": why})
+    # Whether this torch was built for GPUs.
+    cuda = bool(sys.argv[1:] or torch.version.cuda or getattr(torch.version, "hip", None))
+    _tell({"devices": len(names), "cuda": cuda, "why": why})
     threads = [threading.Thread(target=_check, args=(name,), name="gpu-check") for name in names]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     return 0
-
-
-def _count(torch: Any) -> int:
-    return int(torch.cuda.device_count())
 
 
 def _why_none(torch: Any) -> str:
@@ -53,11 +50,6 @@ def _why_none(torch: Any) -> str:
     except Exception as error:
         return (str(error).splitlines() or [""])[0]
     return ""
-
-
-def _has_cuda(torch: Any) -> bool:
-    """Whether this torch was built for GPUs."""
-    return bool(torch.version.cuda or getattr(torch.version, "hip", None))
 
 
 def _check(name: str) -> None:

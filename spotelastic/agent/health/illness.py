@@ -9,17 +9,8 @@ Parts of `decide.py`. Must never happen:
   when its GPUs have been examined (`round_duties.get_ready`), and a sick one never does.
 """
 
-from collections.abc import Iterator
-
+from spotelastic.agent import actions as do
 from spotelastic.agent import shutdown
-from spotelastic.agent.actions import (
-    Action,
-    CheckGpus,
-    KillWorkers,
-    TellDevices,
-    TellFault,
-    Wake,
-)
 from spotelastic.agent.state.values import NodeState
 from spotelastic.model.counting import counted
 from spotelastic.rendezvous.view import RunState
@@ -32,25 +23,25 @@ EFA = "efa"
 """Topic, and kind of the event, of the network devices."""
 
 
-def check(local: NodeState) -> Iterator[Action]:
+def check(local: NodeState) -> do.Steps:
     if local.health.unchecked and not local.health.checking:
-        yield CheckGpus()
+        yield do.CheckGpus()
 
 
-def fall_ill(local: NodeState, seen: RunState, now: float) -> Iterator[Action | Wake]:
+def fall_ill(local: NodeState, seen: RunState, now: float) -> do.Steps:
     """Leaves the run, or does not join it."""
     workers, health = local.workers, local.health
     if workers is not None and workers.alive and not workers.killed:
-        yield KillWorkers()
+        yield do.KillWorkers()
     tell_by = health.ill_since + TELL_WITHIN
     if not local.membership.registered and TOLD not in local.reports.said and now < tell_by:
-        yield TellFault()
-        yield Wake(tell_by)
+        yield do.TellFault()
+        yield do.Wake(tell_by)
         return
     yield from shutdown.leave(local, seen, now)
 
 
-def tell(local: NodeState) -> Iterator[Action]:
+def tell(local: NodeState) -> do.Steps:
     """Report what the kernel told of the GPUs and change nothing, and what network there is."""
     node = local.node
     if node is None or not local.membership.registered:
@@ -60,7 +51,7 @@ def tell(local: NodeState) -> Iterator[Action]:
         topic = f"gpu {fault.cause}"
         if topic not in said:
             data = {"gpu": fault.gpu, "xid": fault.xid, "cause": fault.cause}
-            yield TellDevices(topic, f"{node.id}: {fault.line}", data=data)
+            yield do.TellDevices(topic, f"{node.id}: {fault.line}", data=data)
     if health.efa and EFA not in said:
         line = f"{node.id} has {counted(health.efa, 'EFA device')}"
         if health.nccl_plugin:
@@ -71,4 +62,4 @@ def tell(local: NodeState) -> Iterator[Action]:
                 "slower; install aws-ofi-nccl in the image"
             )
         data = {"devices": health.efa, "plugin": health.nccl_plugin}
-        yield TellDevices(EFA, line, warns=not health.nccl_plugin, data=data)
+        yield do.TellDevices(EFA, line, warns=not health.nccl_plugin, data=data)

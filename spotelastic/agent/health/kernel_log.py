@@ -3,10 +3,11 @@
 Only messages from its start on count: older ones are about what came before the node joined.
 """
 
+import contextlib
 import os
 import selectors
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from spotelastic.agent.health.xids import KernelReport, read
@@ -58,24 +59,23 @@ class KernelLog:
         if self._said:  # once, however often it is tried again
             return
         self._said = True
-        why = error.strerror or str(error)
-        advice = (
-            "run as root, or set kernel.dmesg_restrict=0"
-            if isinstance(error, PermissionError)
-            else ""
-        )
-        told = f"{self._path}: {why}: Xid errors of GPUs are not seen"
-        self._say(f"{told}; {advice}" if advice else told)
+        told = f"{self._path}: {error.strerror or error}: Xid errors of GPUs are not seen"
+        if isinstance(error, PermissionError):
+            told += "; run as root, or set kernel.dmesg_restrict=0"
+        self._say(told)
 
     def _follow(self) -> None:
         """Read until the end of the watch. Raises `OSError`."""
         fd = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
-            _skip_to_end(fd)
+            with contextlib.suppress(OSError):  # a pipe, which has no past
+                os.lseek(fd, 0, os.SEEK_END)
             with selectors.DefaultSelector() as selector:
                 selector.register(self._wakes, selectors.EVENT_READ)
-                waits = _can_be_waited_for(selector, fd)
-                rest = b""
+                waits, rest = False, b""
+                with contextlib.suppress(PermissionError):  # a regular file is always ready
+                    selector.register(fd, selectors.EVENT_READ)
+                    waits = True
                 while not self._stop.is_set():
                     selector.select(None if waits else 0)
                     data = _read(fd)
@@ -84,25 +84,11 @@ class KernelLog:
                         continue
                     *lines, rest = (rest + data).split(b"\n")
                     rest = rest[-_MOST:]
-                    for report in _reports(lines):
-                        self._sink(report)
+                    for line in lines:
+                        if (report := read(line.decode(errors="replace"))) is not None:
+                            self._sink(report)
         finally:
             os.close(fd)
-
-
-def _skip_to_end(fd: int) -> None:
-    try:
-        os.lseek(fd, 0, os.SEEK_END)
-    except OSError:  # a pipe, which has no past
-        return
-
-
-def _can_be_waited_for(selector: selectors.BaseSelector, fd: int) -> bool:
-    try:
-        selector.register(fd, selectors.EVENT_READ)
-    except PermissionError:  # a regular file is always ready
-        return False
-    return True
 
 
 def _read(fd: int) -> bytes:
@@ -113,10 +99,3 @@ def _read(fd: int) -> bytes:
         return b""
     except BrokenPipeError:  # messages were overwritten before they were read: the next ones count
         return b"\n"
-
-
-def _reports(lines: list[bytes]) -> Iterator[KernelReport]:
-    for line in lines:
-        report = read(line.decode(errors="replace"))
-        if report is not None:
-            yield report

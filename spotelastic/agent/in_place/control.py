@@ -14,12 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from spotelastic.agent.state.events import (
-    WorkerDeaf,
-    WorkerListens,
-    WorkerPresent,
-    WorkerRests,
-)
+from spotelastic.agent.state import events
 from spotelastic.model.in_place import FromWorker, Listening, Present, SavesFirst, ToWorker
 
 PACKET = 1 << 20
@@ -29,7 +24,7 @@ _PEER = struct.Struct("3i")
 _DECODER: msgspec.json.Decoder[FromWorker] = msgspec.json.Decoder(FromWorker)
 _JOIN = 5.0
 
-ControlEvent = WorkerListens | WorkerRests | WorkerPresent | WorkerDeaf
+ControlEvent = events.WorkerListens | events.WorkerRests | events.WorkerPresent | events.WorkerDeaf
 
 
 class WorkerControl:
@@ -77,7 +72,7 @@ class WorkerControl:
                     if key.fileobj is self._listener:
                         self._accept(selector)
                     else:
-                        self._read(selector, key)
+                        self._read(selector, key.fileobj)
 
     def _accept(self, selector: selectors.BaseSelector) -> None:
         with contextlib.suppress(OSError):
@@ -87,10 +82,9 @@ class WorkerControl:
                 worker.close()
                 return
             worker.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, PACKET)
-            selector.register(worker, selectors.EVENT_READ, _Worker())
+            selector.register(worker, selectors.EVENT_READ)
 
-    def _read(self, selector: selectors.BaseSelector, key: selectors.SelectorKey) -> None:
-        channel, worker = key.fileobj, key.data
+    def _read(self, selector: selectors.BaseSelector, channel: object) -> None:
         assert isinstance(channel, socket.socket)
         try:
             data = channel.recv(PACKET, socket.MSG_DONTWAIT)
@@ -99,37 +93,27 @@ class WorkerControl:
             return
         except (OSError, msgspec.MsgspecError):
             message = None
+        with self._lock:
+            if isinstance(message, Listening):
+                self._workers[message.local_rank] = channel
+            known = (rank for rank, other in self._workers.items() if other is channel)
+            rank = next(known, None)
+            if message is None and rank is not None:
+                del self._workers[rank]
         if message is None:
             selector.unregister(channel)
-            self._lost(channel, worker)
-        elif isinstance(message, Listening):
-            worker.local_rank = message.local_rank
-            with self._lock:
-                self._workers[message.local_rank] = channel
-            self._post(WorkerListens(message.round, message.local_rank))
-        elif worker.local_rank is None:
+            channel.close()
+        if rank is None:
             return  # it has not said who it is
-        elif isinstance(message, Present):
-            self._post(WorkerPresent(message.round, worker.local_rank))
-        elif isinstance(message, SavesFirst):
-            self._post(WorkerPresent(message.round, worker.local_rank, saves=True))
-        else:
-            rest = (message.standing, message.broken, message.traceback)
-            self._post(WorkerRests(message.round, worker.local_rank, *rest))
-
-    def _lost(self, channel: socket.socket, worker: "_Worker") -> None:
-        with self._lock:
-            current = worker.local_rank is not None and (
-                self._workers.get(worker.local_rank) is channel
-            )
-            if current and worker.local_rank is not None:
-                del self._workers[worker.local_rank]
-        channel.close()
-        if current and worker.local_rank is not None:
-            self._post(WorkerDeaf(worker.local_rank))
-
-
-class _Worker:
-    """What is known of the other side of one connection."""
-
-    local_rank: int | None = None
+        match message:
+            case None:
+                self._post(events.WorkerDeaf(rank))
+            case Listening(round_):
+                self._post(events.WorkerListens(round_, rank))
+            case Present(round_):
+                self._post(events.WorkerPresent(round_, rank))
+            case SavesFirst(round_):
+                self._post(events.WorkerPresent(round_, rank, saves=True))
+            case _:
+                rest = (message.standing, message.broken, message.traceback)
+                self._post(events.WorkerRests(message.round, rank, *rest))

@@ -9,21 +9,8 @@ Parts of `round_duties.py`. Must never happen:
 """
 
 import math
-from collections.abc import Iterator
 
-from spotelastic.agent.actions import (
-    Action,
-    AskWorkers,
-    EndRest,
-    EndRound,
-    EnterRound,
-    KillWorkers,
-    PrepareWorkers,
-    ReportNotKept,
-    RestWorkers,
-    StartWorkers,
-    Wake,
-)
+from spotelastic.agent import actions as do
 from spotelastic.agent.state.values import NodeState, RestingWorkers, Workers
 from spotelastic.model.round import Member, Round
 from spotelastic.rendezvous.view import RunState
@@ -50,7 +37,7 @@ def may_rest(local: NodeState, round_: Round, mine: Member | None) -> bool:
     )
 
 
-def end_rest(local: NodeState, seen: RunState) -> Iterator[Action]:
+def end_rest(local: NodeState, seen: RunState) -> do.Steps:
     """End workers that rest and are not to enter the current round."""
     resting, round_ = local.resting, seen.round
     if resting is None:
@@ -59,7 +46,7 @@ def end_rest(local: NodeState, seen: RunState) -> Iterator[Action]:
     if not resting.all_hear or not (
         waits or (round_ is not None and _may_enter(local, resting, round_))
     ):
-        yield EndRest()
+        yield do.EndRest()
 
 
 def _may_enter(local: NodeState, resting: RestingWorkers, round_: Round) -> bool:
@@ -75,14 +62,14 @@ def _may_enter(local: NodeState, resting: RestingWorkers, round_: Round) -> bool
     )
 
 
-def rest(workers: Workers) -> Iterator[Action | Wake]:
+def rest(workers: Workers) -> do.Steps:
     """Have workers leave their group, and wait until all of them rest."""
     if workers.all_rest:
-        yield EndRound(rests=True)
+        yield do.EndRound(rests=True)
     elif workers.rest_by == math.inf:
-        yield RestWorkers()
+        yield do.RestWorkers()
     else:
-        yield Wake(workers.rest_by)
+        yield do.Wake(workers.rest_by)
 
 
 # -- workers that prepare -------------------------------------------------------------------------
@@ -97,32 +84,32 @@ def prepares(local: NodeState, seen: RunState) -> bool:
     return preparing or prepared(round_) not in local.reports.said
 
 
-def prepare(local: NodeState, seen: RunState) -> Iterator[Action]:
+def prepare(local: NodeState, seen: RunState) -> do.Steps:
     """Start workers that prepare, once for each round that trains without this node."""
     round_, membership = seen.round, local.membership
     if round_ is None or round_.phase != "started" or local.workers is not None:
         return
     ready = membership.registered and membership.zygote and bool(local.store.daemon)
     if ready and prepares(local, seen):
-        yield PrepareWorkers(round_)
+        yield do.PrepareWorkers(round_)
 
 
-def look_after_prepared(local: NodeState, seen: RunState, now: float) -> Iterator[Action | Wake]:
+def look_after_prepared(local: NodeState, seen: RunState, now: float) -> do.Steps:
     """Lets workers prepare until all of them rest, unless they fail or are in the way."""
     workers, round_ = local.workers, seen.round
     if workers is None:
         return
     until = workers.started_at + PREPARE_WITHIN
     if not workers.alive:
-        yield EndRound()
+        yield do.EndRound()
     elif workers.killed:
         return
     elif round_ is None or not _may_prepare(local, round_) or workers.exits or now >= until:
-        yield KillWorkers()
+        yield do.KillWorkers()
     elif workers.all_rest:
-        yield EndRound(rests=True)
+        yield do.EndRound(rests=True)
     else:
-        yield Wake(until)
+        yield do.Wake(until)
 
 
 def _may_prepare(local: NodeState, round_: Round) -> bool:
@@ -136,25 +123,23 @@ def _may_prepare(local: NodeState, round_: Round) -> bool:
 # -- the round ------------------------------------------------------------------------------------
 
 
-def take_up(local: NodeState, round_: Round, member: Member) -> Iterator[Action]:
+def take_up(local: NodeState, round_: Round, member: Member) -> do.Steps:
     """Has this node's workers take up the round: those that rest, or new ones."""
     incarnation = round_.incarnation
     if local.resting is not None:
         if _may_enter(local, local.resting, round_):
-            yield EnterRound(round_, member)
+            yield do.EnterRound(round_, member)
     elif round_.in_place == "keep" and (
         local.agreement.kept == incarnation or not round_.resume.holders
     ):
         # They have ended meanwhile, and with them the state that the round counts on.
         if not_kept(round_) not in local.reports.said:
-            yield ReportNotKept(round_)
+            yield do.ReportNotKept(round_)
     elif local.membership.zygote and not local.departure.leaving:
-        yield StartWorkers(round_, member)
+        yield do.StartWorkers(round_, member)
 
 
-def await_entry(
-    local: NodeState, round_: Round, workers: Workers, now: float
-) -> Iterator[Action | Wake]:
+def await_entry(local: NodeState, round_: Round, workers: Workers, now: float) -> do.Steps:
     """Replace workers that were told of the round and do not run.
 
     torch would find that only after minutes. Workers are asked until they have made a step, because
@@ -162,20 +147,18 @@ def await_entry(
     """
     if workers.awaited and now >= workers.answer_by:
         if not workers.killed:
-            yield KillWorkers()
+            yield do.KillWorkers()
         if not_kept(round_) not in local.reports.said:
             ranks = ", ".join(str(workers.first_rank + each) for each in sorted(workers.awaited))
-            yield ReportNotKept(round_, f"rank {ranks} did not answer when the round began")
+            yield do.ReportNotKept(round_, f"rank {ranks} did not answer when the round began")
     elif workers.killed or workers.exits or workers.failed or not workers.home:
         return
     elif workers.awaited:
-        yield Wake(workers.answer_by)
+        yield do.Wake(workers.answer_by)
     elif local.reports.step > workers.resumed or workers.left or not workers.listening:
         return
-    elif now >= workers.ask_at:
-        yield AskWorkers()
     else:
-        yield Wake(workers.ask_at)
+        yield do.AskWorkers() if now >= workers.ask_at else do.Wake(workers.ask_at)
 
 
 def prepared(round_: Round) -> str:

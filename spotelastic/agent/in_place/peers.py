@@ -11,7 +11,7 @@ Must never happen:
   in the round in which it did, once.
 """
 
-from spotelastic.agent.actions import Depose, ProbePeers, StepDown
+from spotelastic.agent import actions as do
 from spotelastic.agent.state.values import NodeState
 from spotelastic.model.round import Round
 from spotelastic.rendezvous.sources import in_place
@@ -24,14 +24,14 @@ def refusing(local: NodeState, seen: RunState) -> frozenset[str]:
     return probed.refusing if round_ and probed.round == round_.incarnation else frozenset()
 
 
-def due(local: NodeState, seen: RunState) -> ProbePeers | Depose | StepDown | None:
+def due(local: NodeState, seen: RunState) -> do.Action | None:
     """Return what this node has to do before it decides, or campaigns."""
     round_, mine = seen.round, local.membership
     if mine.node is None or seen.blind or not seen.healthy:
         return None
     me, held = mine.node.id, mine.leadership
     if held is not None and seen.holder != me and seen.revision >= held.revision:
-        return StepDown()
+        return do.StepDown()
     if round_ is None or round_.phase == "over":
         return None
     if held is not None:
@@ -40,7 +40,7 @@ def due(local: NodeState, seen: RunState) -> ProbePeers | Depose | StepDown | No
     if holder is None or holder.node == me or not _broke(local, round_):
         return None
     if holder.node in refusing(local, seen):
-        return Depose(holder.node)
+        return do.Depose(holder.node)
     return _probe(local, round_, (holder.node,), me)
 
 
@@ -51,9 +51,9 @@ def _broke(local: NodeState, round_: Round) -> bool:
     return round_.phase == "started" and same and workers is not None and bool(workers.broken)
 
 
-def _probe(local: NodeState, round_: Round, nodes: tuple[str, ...], me: str) -> ProbePeers | None:
+def _probe(local: NodeState, round_: Round, nodes: tuple[str, ...], me: str) -> do.Action | None:
     """Look at those that were not looked at in this round."""
     probed = local.membership.probed
     known = probed.nodes if probed.round == round_.incarnation else frozenset()
     left = tuple(node for node in nodes if node != me and node not in known)
-    return ProbePeers(round_, left) if left else None
+    return do.ProbePeers(round_, left) if left else None

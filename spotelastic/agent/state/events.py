@@ -6,6 +6,7 @@ has done. The event log has each on a line.
 """
 
 import msgspec
+from spotelastic_checkpoints.messages import DaemonEvent
 from spotelastic_checkpoints.types import Commit, WorkerStep
 
 from spotelastic.agent.state.values import RoundStore
@@ -14,13 +15,21 @@ from spotelastic.model.gpu import GpuFault
 from spotelastic.model.in_place import Standing
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Notice
-from spotelastic.model.progress import GpuUse, Point
+from spotelastic.model.progress import GpuUse
 from spotelastic.model.round import RoundEnd
 from spotelastic.store.port import Compare
 
 
 class AgentEvent(msgspec.Struct, frozen=True, tag=True):
     """Base of all events of an agent."""
+
+
+class WorkersEvent(AgentEvent, frozen=True):
+    """Base of those that change nothing but what is known of the workers."""
+
+
+class HealthEvent(AgentEvent, frozen=True):
+    """Base of those that tell of the node's GPUs."""
 
 
 # -- the node's processes -------------------------------------------------------------------------
@@ -37,7 +46,7 @@ class Exited(AgentEvent, frozen=True):
     gone: bool = True
 
 
-class WorkerFailing(AgentEvent, frozen=True):
+class WorkerFailing(WorkersEvent, frozen=True):
     """A worker has reported a failure, and will end by itself with this exit code."""
 
     id: str
@@ -54,10 +63,6 @@ class ZygoteWarm(AgentEvent, frozen=True):
     fingerprint: Fingerprint
 
 
-class DaemonGone(AgentEvent, frozen=True):
-    pass
-
-
 class Claimed(AgentEvent, frozen=True):
     """The answer to a claim; epoch 0: it failed, if `owned` because another run has the storage."""
 
@@ -69,28 +74,18 @@ class Claimed(AgentEvent, frozen=True):
     owned: bool = False
 
 
-class EpochSuperseded(AgentEvent, frozen=True):
-    """A later claim has fenced this node's storage epoch."""
-
-    epoch: int
-
-
 class Flushed(AgentEvent, frozen=True):
     round: str
 
 
-class WorkerAttached(AgentEvent, frozen=True):
-    pass
-
-
-class WorkerListens(AgentEvent, frozen=True):
+class WorkerListens(WorkersEvent, frozen=True):
     """A worker can rest from now on."""
 
     round: str
     local_rank: int
 
 
-class WorkerRests(AgentEvent, frozen=True):
+class WorkerRests(WorkersEvent, frozen=True):
     """A worker has left its round's group, and waits for another round."""
 
     round: str
@@ -101,7 +96,7 @@ class WorkerRests(AgentEvent, frozen=True):
     traceback: str = ""
 
 
-class WorkerPresent(AgentEvent, frozen=True):
+class WorkerPresent(WorkersEvent, frozen=True):
     """A worker has told that it runs, and knows of this round."""
 
     round: str
@@ -110,49 +105,14 @@ class WorkerPresent(AgentEvent, frozen=True):
     """Whether it saves what it has before it rests, and has told that by itself."""
 
 
-class WorkersAsked(AgentEvent, frozen=True):
+class WorkersAsked(WorkersEvent, frozen=True):
     """Workers that are entering a round were asked whether they run."""
 
 
-class WorkerDeaf(AgentEvent, frozen=True):
+class WorkerDeaf(WorkersEvent, frozen=True):
     """A worker has closed its connection: it can rest no more."""
 
     local_rank: int
-
-
-class SaveSealed(AgentEvent, frozen=True):
-    step: int
-    waiting: bool
-
-
-class LeftCheckpointer(AgentEvent, frozen=True):
-    pass
-
-
-class Stepped(AgentEvent, frozen=True):
-    points: tuple[Point, ...]
-
-
-class CommitSeen(AgentEvent, frozen=True):
-    commit: Commit
-    at: float
-
-
-class StepRehearsed(AgentEvent, frozen=True):
-    """A step was made again, or read back, and compared with what it was at first."""
-
-    step: int
-    world_size: int
-    outcome: str
-    message: str
-    kind: str = "rehearsed"
-    """`rehearsed`, or `proven` of a first commit that was read back."""
-
-
-class FilesReported(AgentEvent, frozen=True):
-    """The daemon says something about the script's files."""
-
-    message: str
 
 
 # -- what else happens to the node ----------------------------------------------------------------
@@ -195,11 +155,11 @@ class StoreWentBack(AgentEvent, frozen=True):
 # -- the node's GPUs ------------------------------------------------------------------------------
 
 
-class GpuCheckStarted(AgentEvent, frozen=True):
+class GpuCheckStarted(HealthEvent, frozen=True):
     pass
 
 
-class GpusChecked(AgentEvent, frozen=True):
+class GpusChecked(HealthEvent, frozen=True):
     """The check before joining is over."""
 
     gpus: int
@@ -208,23 +168,23 @@ class GpusChecked(AgentEvent, frozen=True):
     nccl_plugin: bool = False
 
 
-class ExaminationStarted(AgentEvent, frozen=True):
+class ExaminationStarted(HealthEvent, frozen=True):
     """nvidia-smi was asked, because a worker of this round failed."""
 
     round: str
 
 
-class GpusExamined(AgentEvent, frozen=True):
+class GpusExamined(HealthEvent, frozen=True):
     fault: GpuFault | None
 
 
-class GpusMeasured(AgentEvent, frozen=True):
+class GpusMeasured(HealthEvent, frozen=True):
     """nvidia-smi has told how busy the GPUs are."""
 
     use: GpuUse | None
 
 
-class XidSeen(AgentEvent, frozen=True):
+class XidSeen(HealthEvent, frozen=True):
     """The kernel has told of a GPU. `verdict`: sick, suspect or script; empty: not known."""
 
     fault: GpuFault
@@ -271,11 +231,11 @@ class WorkersStarted(AgentEvent, frozen=True):
     resumed: int
 
 
-class EpochAdopted(AgentEvent, frozen=True):
+class EpochAdopted(WorkersEvent, frozen=True):
     epoch: int
 
 
-class WorkersKilled(AgentEvent, frozen=True):
+class WorkersKilled(WorkersEvent, frozen=True):
     """The workers were sent a signal, except those that have failed and may end by themselves."""
 
     spared: frozenset[str] = frozenset()
@@ -301,23 +261,23 @@ class RestOver(AgentEvent, frozen=True):
     """Workers that rest are not to enter another round, and were killed."""
 
 
-class StacksRequested(AgentEvent, frozen=True):
+class StacksRequested(WorkersEvent, frozen=True):
     """Stalled workers were asked for their stacks."""
 
 
-class StepsRead(AgentEvent, frozen=True):
+class StepsRead(WorkersEvent, frozen=True):
     """The steps on the workers' pages, read to detect a stall."""
 
     workers: tuple[WorkerStep, ...]
 
 
-class StepsHeard(AgentEvent, frozen=True):
+class StepsHeard(WorkersEvent, frozen=True):
     """The steps on the workers' pages, read for the line about silent workers."""
 
     workers: tuple[WorkerStep, ...]
 
 
-class StandingRequested(AgentEvent, frozen=True):
+class StandingRequested(WorkersEvent, frozen=True):
     """Silent workers were asked where they stand."""
 
 
@@ -428,12 +388,12 @@ class WorkersReleased(AgentEvent, frozen=True):
     """Workers that waited at a target go on: the vote counts no more."""
 
 
-class FailureReported(AgentEvent, frozen=True):
+class FailureReported(WorkersEvent, frozen=True):
     broken: bool = False
     """Whether no more was reported than that a collective has failed."""
 
 
-class SilenceReported(AgentEvent, frozen=True):
+class SilenceReported(WorkersEvent, frozen=True):
     line: str
 
 
@@ -453,76 +413,5 @@ class Said(AgentEvent, frozen=True):
     topic: str
 
 
-LocalEvent = (
-    Exited
-    | WorkerFailing
-    | ZygoteGone
-    | ZygoteWarm
-    | DaemonGone
-    | Claimed
-    | EpochSuperseded
-    | Flushed
-    | WorkerAttached
-    | WorkerListens
-    | WorkerRests
-    | WorkerDeaf
-    | WorkerPresent
-    | WorkersAsked
-    | SaveSealed
-    | LeftCheckpointer
-    | Stepped
-    | CommitSeen
-    | StepRehearsed
-    | FilesReported
-    | AgentStarted
-    | Noticed
-    | NoticeTold
-    | Signalled
-    | SessionLost
-    | NodesRead
-    | StoreWentBack
-    | GpuCheckStarted
-    | GpusChecked
-    | ExaminationStarted
-    | GpusExamined
-    | XidSeen
-    | GpusMeasured
-    | ZygoteStarted
-    | DaemonStarted
-    | StoreOpened
-    | SpareStoreStarted
-    | StoreServes
-    | StoreClosed
-    | WorkersStarted
-    | EpochAdopted
-    | WorkersKilled
-    | RestRequested
-    | WorkersEntered
-    | RestOver
-    | StacksRequested
-    | StepsRead
-    | StepsHeard
-    | StandingRequested
-    | RoundEnded
-    | ClaimStarted
-    | UploadHurried
-    | FlushStarted
-    | DaemonRefused
-    | Registered
-    | RegistrationRefused
-    | BecameHolder
-    | HolderDeposed
-    | PeersProbed
-    | DecisionWritten
-    | WriteFailed
-    | DrainWritten
-    | Acknowledged
-    | SlotsOffered
-    | Voted
-    | WorkersReleased
-    | FailureReported
-    | SilenceReported
-    | FinishReported
-    | ProgressReported
-    | Said
-)
+LocalEvent = AgentEvent | DaemonEvent
+"""Whatever an agent folds: what its daemon says, too."""

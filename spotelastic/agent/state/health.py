@@ -9,17 +9,8 @@ from spotelastic.agent.state import events
 from spotelastic.agent.state.node_health import NodeHealth
 from spotelastic.model.gpu import GpuFault
 
-HealthEvent = (
-    events.GpuCheckStarted
-    | events.GpusChecked
-    | events.ExaminationStarted
-    | events.GpusExamined
-    | events.XidSeen
-    | events.GpusMeasured
-)
 
-
-def following(health: NodeHealth, event: HealthEvent, now: float) -> NodeHealth:
+def following(health: NodeHealth, event: events.HealthEvent, now: float) -> NodeHealth:
     """Return the node's health after an event."""
     match event:
         case events.GpuCheckStarted():

@@ -23,7 +23,7 @@ def progress(
     what went to other nodes.
     """
     slowest = max(status.workers, key=lambda worker: worker.own_time, default=None)
-    commit, notice = newest_commit(status, local.store.commit), local.departure.notice
+    commit, notice = newest(status.commit, local.store.commit), local.departure.notice
     return Progress(
         node=node,
         round=local.workers.number if local.workers is not None else 0,
@@ -77,11 +77,5 @@ def _upload(status: DaemonStatus) -> Upload | None:
     return Upload(upload.step, upload.done, upload.total, round(upload.rate))
 
 
-def newest_commit(status: DaemonStatus, known: Commit | None) -> Commit | None:
-    """Return the newer of the commits that the daemon and the agent know of."""
-    return newest(known, status.commit)
-
-
 def newest(*known: Commit | None) -> Commit | None:
-    commits = [commit for commit in known if commit is not None]
-    return max(commits, default=None)
+    return max((commit for commit in known if commit is not None), default=None)

@@ -7,6 +7,8 @@ import math
 from dataclasses import replace
 from functools import singledispatch
 
+from spotelastic_checkpoints import messages
+
 from spotelastic.agent.state import events
 from spotelastic.agent.state.silence import listened
 from spotelastic.agent.state.values import WorkerExit, Workers, local_rank_of, look
@@ -29,29 +31,9 @@ GONE_WITHIN = 30.0
 takes a few to free its memory.
 """
 
-WorkersEvent = (
-    events.EpochAdopted
-    | events.WorkerFailing
-    | events.WorkersKilled
-    | events.StacksRequested
-    | events.StepsRead
-    | events.StepsHeard
-    | events.StandingRequested
-    | events.SilenceReported
-    | events.WorkerAttached
-    | events.LeftCheckpointer
-    | events.SaveSealed
-    | events.FailureReported
-    | events.WorkerListens
-    | events.WorkerDeaf
-    | events.WorkerRests
-    | events.WorkerPresent
-    | events.WorkersAsked
-)
-
 
 @singledispatch
-def changed(event: events.AgentEvent, workers: Workers, now: float) -> Workers:
+def changed(event: events.LocalEvent, workers: Workers, now: float) -> Workers:
     """Return the workers after one kind of event: each has a function below."""
     raise TypeError(f"nothing is known of {event!r}")
 
@@ -199,15 +181,15 @@ def _(event: events.SilenceReported, workers: Workers, now: float) -> Workers:
 
 
 @changed.register
-def _(event: events.WorkerAttached, workers: Workers, now: float) -> Workers:
+def _(event: messages.Attached, workers: Workers, now: float) -> Workers:
     return replace(workers, attached=True, left=False)
 
 
 @changed.register
-def _(event: events.LeftCheckpointer, workers: Workers, now: float) -> Workers:
+def _(event: messages.WorkerLeft, workers: Workers, now: float) -> Workers:
     return replace(workers, left=True)
 
 
 @changed.register
-def _(event: events.SaveSealed, workers: Workers, now: float) -> Workers:
+def _(event: messages.Sealed, workers: Workers, now: float) -> Workers:
     return replace(workers, waiting_at=event.step) if event.waiting else workers

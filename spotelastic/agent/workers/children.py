@@ -23,25 +23,11 @@ LOAD_WITHIN = 1.0
 """Seconds that the system may take to load a program before it is ended unexamined."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChildEnded:
-    """A child's own process has ended, with this exit code (negative: by that signal).
+News = dict[str, object]
+"""What the agent is told of a child: `events.Exited`, or `events.WorkerFailing`, without its tag.
 
-    It is reported a second time if it was not `gone` at first: now nothing that it left behind
-    lives.
-    """
-
-    id: str
-    code: int
-    gone: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ChildFailing:
-    """A worker has reported a failure, and will end by itself with this exit code."""
-
-    id: str
-    code: int
+The end of one that was not `gone` is told a second time: now nothing that it left behind lives.
+"""
 
 
 @dataclass(slots=True)
@@ -78,15 +64,14 @@ class Children:
     def add(self, pid: int, name: str, *, worker: bool, errors: str = "") -> None:
         self._known[pid] = _Child(name, worker, errors)
 
-    def failing(self) -> list[ChildFailing]:
+    def failing(self) -> list[News]:
         """Return the children that have reported a failure since the last call."""
-        news = []
+        news = list[News]()
         for child in self._known.values():
-            if child.errors and not child.failing and child.code is None:
-                code = reported(child.errors)
-                if code:
-                    child.failing = True
-                    news.append(ChildFailing(child.id, code))
+            untold = child.errors and not child.failing and child.code is None
+            if untold and (code := reported(child.errors)):
+                child.failing = True
+                news.append({"id": child.id, "code": code})
         return news
 
     def end(self, names: Sequence[str], sig: int) -> None:
@@ -101,7 +86,7 @@ class Children:
                 if child.code is None:
                     send(pid, sig)
 
-    def settle(self) -> list[ChildEnded]:
+    def settle(self) -> list[News]:
         """Reaps children that have ended, and ends what they left behind.
 
         Returns news for the agent.
@@ -113,7 +98,7 @@ class Children:
             return []
         heirs = self._heirs(ended)
         working = any(child.worker and child.code is None for child in self._known.values())
-        news = []
+        news = list[News]()
         for pid, child in ended.items():
             left = list(heirs.get(pid, ()))
             if child.worker and not working:
@@ -123,7 +108,7 @@ class Children:
                 del self._known[pid]
             if not left or not child.told:
                 child.told = True
-                news.append(ChildEnded(child.id, child.code or 0, gone=not left))
+                news.append({"id": child.id, "code": child.code, "gone": not left})
         return news
 
     def end_all(self, wake: int, within: float) -> None:

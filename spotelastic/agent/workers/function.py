@@ -7,6 +7,7 @@ such file (a notebook, a program from standard input), or a function has no name
 looked up, it travels by value, if cloudpickle is installed.
 """
 
+import contextlib
 import importlib
 import inspect
 import os
@@ -80,27 +81,17 @@ def _by_value(wanted: object, name: str, error: Exception | None) -> bytes:
         if error is not None
         else "there is no file that they could load it from; define it in a module"
     )
-    if not _can_send_values():
+    try:
+        dumps = importlib.import_module(_BY_VALUE).dumps
+    except ImportError:
         told = f"{name} cannot be sent to workers: {why}"
         raise UsageError(f"{told} (or install {_BY_VALUE}, which sends it by value)") from error
     try:
-        return _send_value(wanted)
+        return bytes(dumps(wanted))
     except Exception as problem:
         raise UsageError(
             f"{name} cannot be sent to workers: {problem}; pass it what can be pickled"
         ) from problem
-
-
-def _can_send_values() -> bool:
-    try:
-        importlib.import_module(_BY_VALUE)
-    except ImportError:
-        return False
-    return True
-
-
-def _send_value(value: object) -> bytes:
-    return bytes(importlib.import_module(_BY_VALUE).dumps(value))
 
 
 def call(file: Path) -> None:
@@ -146,9 +137,9 @@ def _dumps(value: object) -> bytes:
     try:
         return pickle.dumps(value)
     except Exception:
-        if not _can_send_values():
-            raise
-    return _send_value(value)
+        with contextlib.suppress(ImportError):
+            return bytes(importlib.import_module(_BY_VALUE).dumps(value))
+        raise
 
 
 def results(folder: Path, round_: str) -> dict[int, Any]:

@@ -99,14 +99,6 @@ def _threads(torch: Any, value: str) -> None:
         torch.set_num_threads(min(wanted, len(os.sched_getaffinity(0))))
 
 
-def _debug_level(torch: Any, _value: str) -> None:
-    torch.distributed.set_debug_level_from_env()
-
-
-def _logs(_torch: Any, _value: str) -> None:
-    torch_names.apply_log_settings()
-
-
 def _tf32(torch: Any, value: str) -> None:
     torch.backends.cuda.matmul.allow_tf32 = value == "1"
 
@@ -115,6 +107,6 @@ _APPLIED: Mapping[str, Callable[[Any, str], None]] = {
     "OMP_NUM_THREADS": _threads,
     "MKL_NUM_THREADS": _threads,
     "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": _tf32,
-    "TORCH_DISTRIBUTED_DEBUG": _debug_level,
-    "TORCH_LOGS": _logs,
+    "TORCH_DISTRIBUTED_DEBUG": lambda torch, _: torch.distributed.set_debug_level_from_env(),
+    "TORCH_LOGS": lambda _torch, _: torch_names.apply_log_settings(),
 }

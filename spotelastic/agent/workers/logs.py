@@ -26,7 +26,6 @@ from spotelastic.agent.workers.output import (
     Stream,
     Unfinished,
 )
-from spotelastic.agent.workers.trouble import has_last_words
 from spotelastic.clock import steady
 
 logger = logging.getLogger(__name__)
@@ -221,11 +220,6 @@ class Logs:
         """Note that a worker goes on under another rank. Its files keep their names."""
         for pipe in self._pipes.get(local_rank, ()):
             pipe.rank = rank
-
-    def catch_up_with(self, code: int) -> None:
-        """Catches up where a worker that ended so may have written why."""
-        if has_last_words(code):
-            self.catch_up()
 
     def catch_up(self, within: float = 1.0) -> None:
         """Return once all that workers had written before is in their files."""

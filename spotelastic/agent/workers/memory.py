@@ -6,7 +6,7 @@ The kernel sends SIGKILL without a message, but counts such kills, per cgroup an
 from dataclasses import dataclass
 from pathlib import Path
 
-from spotelastic_checkpoints.memory.cgroups import Limit, oom_kills, tightest
+from spotelastic_checkpoints.memory.cgroups import oom_kills, tightest
 
 _PROC = Path("/proc")
 
@@ -36,15 +36,12 @@ def explanation(before: Kills, *, killed: bool, proc: Path = _PROC) -> str:
     now = kills(proc)
     limit = tightest(proc / "self")
     if now.here > before.here:
-        return f"out of memory: the kernel killed it at the limit of {_most(limit)}"
+        most = f"{_gib(limit.most)} ({limit.cgroup})" if limit is not None else "its cgroup"
+        return f"out of memory: the kernel killed it at the limit of {most}"
     if killed and now.anywhere > before.anywhere:
         total = _gib(_counter(proc / "meminfo", "MemTotal:") * 1024)
         return f"out of memory: the kernel killed for lack of it (this machine has {total})"
     return ""
-
-
-def _most(limit: Limit | None) -> str:
-    return f"{_gib(limit.most)} ({limit.cgroup})" if limit is not None else "its cgroup"
 
 
 def _gib(nbytes: int) -> str:

@@ -20,13 +20,8 @@ from typing import Any
 from spotelastic_checkpoints.isolated import command
 
 from spotelastic.agent.state.events import Exited, WorkerFailing, ZygoteGone
+from spotelastic.agent.workers import trouble
 from spotelastic.agent.workers.logs import last_lines, stacks
-from spotelastic.agent.workers.trouble import (
-    by_signal,
-    describe_exit,
-    has_last_words,
-    without_advice,
-)
 from spotelastic.agent.workers.zygote import MODULE, PACKET, ZygotePlan
 from spotelastic.linux import END_WITHIN, end_marked
 from spotelastic.signals import send
@@ -128,8 +123,8 @@ class Zygote:
     def send_signal(self, ids: Sequence[str], sig: int) -> None:
         """Send a signal to the children alone."""
         with self._lock:
-            for pid in self._living(ids):
-                send(pid, sig)
+            for name in self._pids.keys() & set(ids):
+                send(self._pids[name], sig)
 
     def close(self) -> None:
         """End the zygote and everything below it."""
@@ -177,9 +172,6 @@ class Zygote:
                 self._ordered.discard(event.id)
         self._sink(event)
 
-    def _living(self, ids: Sequence[str]) -> list[int]:
-        return [self._pids[name] for name in ids if name in self._pids]
-
 
 def _has_input() -> bool:
     """Whether workers can read from this process's input. A descriptor of Python's own is none."""
@@ -194,9 +186,9 @@ def read_error_file(path: Path) -> tuple[str, str]:
     try:
         content = json.loads(path.read_text())["message"]
         if isinstance(content, str):
-            return without_advice(content), ""
+            return trouble.without_advice(content), ""
         trace = str(content.get("extraInfo", {}).get("py_callstack", ""))
-        return without_advice(str(content["message"])), trace
+        return trouble.without_advice(str(content["message"])), trace
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return "", ""
 
@@ -207,9 +199,9 @@ def read_trouble(code: int, folder: Path, rank: int, log: Path, script: Path) ->
     They come from its files in a `folder`, and from its log. `script` is the script's folder.
     """
     message, trace = read_error_file(folder / f"error-{rank}.json")
-    if not message and has_last_words(code):
-        return by_signal(code, last_lines(log), _whole(stacks(folder, rank)), script)
-    return message or describe_exit(code), trace
+    if not message and trouble.has_last_words(code):
+        return trouble.by_signal(code, last_lines(log), _whole(stacks(folder, rank)), script)
+    return message or trouble.describe_exit(code), trace
 
 
 def _whole(path: Path) -> str:

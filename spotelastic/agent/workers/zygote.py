@@ -31,19 +31,9 @@ from typing import Any
 
 from spotelastic_checkpoints.isolated import command, search_path
 
-from spotelastic import protection
+from spotelastic import linux, protection
 from spotelastic.agent.workers import child, shadows
 from spotelastic.agent.workers.children import Children
-from spotelastic.linux import (
-    END_WITHIN,
-    FAILING,
-    STACKS,
-    adopt_orphans,
-    die_with_parent,
-    gpu_models,
-    name_process,
-    survive_parent,
-)
 
 PACKET = 1 << 20
 MODULE = "spotelastic.agent.workers.zygote"
@@ -80,9 +70,9 @@ class ZygotePlan:
 def main() -> None:
     """Serve until the agent is gone. In a forked child: runs what it was forked for."""
     fd, plan = int(sys.argv[1]), ZygotePlan(**json.loads(sys.argv[2]))
-    die_with_parent(plan.agent)
+    linux.die_with_parent(plan.agent)
     protection.give_up()
-    name_process("se-zygote")
+    linux.name_process("se-zygote")
     os.set_inheritable(fd, False)
     channel = socket.socket(fileno=fd)
     failed = dict(plan.failed)
@@ -99,8 +89,8 @@ def main() -> None:
     gc.freeze()
     # Only now: a node joins a round as soon as it hears this, and running workers wait for it.
     _send(channel, {"warm": _describe(failed, plan)})
-    adopt_orphans()
-    survive_parent()  # from here on its end is heard of, and ends everything
+    linux.adopt_orphans()
+    linux.survive_parent()  # from here on its end is heard of, and ends everything
     order = _Server(channel, warm=plan.warm).serve()
     if order is None:
         os._exit(0)  # taking every module apart takes seconds
@@ -209,7 +199,9 @@ def _kernels(torch: Any) -> str:
     """Return what decides the last bits besides versions; empty where torch does not tell."""
     build = getattr(getattr(torch, "version", None), "git_version", None)
     cpu = getattr(getattr(torch, "backends", None), "cpu", None)
-    return f"{gpu_models()} / {cpu.get_cpu_capability()} / {build[:10]}" if build and cpu else ""
+    if not build or not cpu:
+        return ""
+    return f"{linux.gpu_models()} / {cpu.get_cpu_capability()} / {build[:10]}"
 
 
 class _Server:
@@ -218,10 +210,10 @@ class _Server:
         self._warm = warm
         self._children = Children()
         self._wake, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        for news in (signal.SIGCHLD, FAILING):
+        for news in (signal.SIGCHLD, linux.FAILING):
             signal.signal(news, lambda *_: None)
         # A fresh interpreter that is asked for its stacks before it can tell them goes on.
-        signal.signal(STACKS, signal.SIG_IGN)
+        signal.signal(linux.STACKS, signal.SIG_IGN)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
 
     def serve(self) -> dict[str, Any] | None:
@@ -235,7 +227,7 @@ class _Server:
             if self._channel.fileno() in readable:
                 data, descriptors, _, _ = socket.recv_fds(self._channel, PACKET, 4)
                 if not data:
-                    self._children.end_all(self._wake, END_WITHIN)
+                    self._children.end_all(self._wake, linux.END_WITHIN)
                     return None
                 message = json.loads(data)
                 if "start" in message and self._start(message["start"], descriptors):
@@ -243,9 +235,9 @@ class _Server:
                 if "end" in message:
                     self._children.end(message["end"]["ids"], message["end"]["signal"])
             for news in self._children.settle():
-                _send(self._channel, {"ended": asdict(news)})
+                _send(self._channel, {"ended": news})
             for failing in self._children.failing():
-                _send(self._channel, {"failing": asdict(failing)})
+                _send(self._channel, {"failing": failing})
 
     def _start(self, order: dict[str, Any], descriptors: list[int]) -> bool:
         """Start a child. Returns True in the child that was forked."""
@@ -255,7 +247,7 @@ class _Server:
         pid = _spawn(order) if worker and not self._warm else os.fork()
         if pid == 0:
             signal.set_wakeup_fd(-1)
-            die_with_parent(zygote)
+            linux.die_with_parent(zygote)
             for descriptor in (self._channel.detach(), self._wake, self._wake_write):
                 os.close(descriptor)
             return True

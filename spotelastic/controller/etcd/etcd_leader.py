@@ -25,8 +25,8 @@ class EtcdLeader:
     def __call__(self) -> str:
         if steady() - self._asked_at > FRESH_FOR:
             found = find_leader(self._order, timeout=0.5, tls=self._tls)
-            self._leader = self._members[found.endpoint] if found else ""
+            self._leader = self._members.get(found, "")
             if found:
-                self._order.sort(key=lambda endpoint: endpoint != found.endpoint)
+                self._order.sort(key=lambda endpoint: endpoint != found)
             self._asked_at = steady()
         return self._leader

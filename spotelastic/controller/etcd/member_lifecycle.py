@@ -147,7 +147,7 @@ class MemberLifecycle:
         return self._etcd
 
     def start(self) -> EtcdMember:
-        """Wait until `decide` lets the member start, and start etcd. `wait` for it to serve.
+        """Wait until `decide` lets the member start, and start etcd, which may not serve yet.
 
         A restart in the same generation needs no bucket: `follow` reports a newer one.
         """

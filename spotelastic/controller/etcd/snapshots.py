@@ -31,11 +31,11 @@ def newest(objects: ClusterBucket) -> str:
 def save(objects: ClusterBucket, endpoints: Sequence[str], tls: TlsFiles | None, now: float) -> str:
     """Take a snapshot from the leading member and remove old ones. Returns the new one's name."""
     leader = find_leader(endpoints, timeout=LEADS_WITHIN, tls=tls)
-    if leader is None:
+    if not leader:
         raise Unavailable("there is no snapshot of etcd: it has no leader")
     name = f"{PREFIX}{int(now):012d}.db"
     with tempfile.TemporaryFile() as file:
-        take(leader.endpoint, file, tls)
+        take(leader, file, tls)
         file.seek(0)
         objects.put(name, file)
     generation = Generations(objects).newest()

@@ -11,13 +11,12 @@ Must never happen:
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from spotelastic_checkpoints.types import Ancestry, Commit, Snapshot, WorkerStep
+from spotelastic_checkpoints.types import WorkerStep
 
 from spotelastic.model.agreement import Proposal, Vote
-from spotelastic.model.in_place import Standing
 from spotelastic.model.job import Settings
 from spotelastic.model.node import Node
-from spotelastic.model.round import LARGE, Acknowledgement, Member, Round, RoundEnd, SlotOffer
+from spotelastic.model.round import LARGE, Acknowledgement, Member, Round
 
 SURE = 2
 """Steps that a worker must be short of a target to be certain to see it in time."""
@@ -72,47 +71,11 @@ def seen_after(settings: Settings | None, round_: Round, member: Member) -> floa
 
 
 def seen(node: Node, round_: Round) -> Acknowledgement:
-    """Return that the node has seen a proposed round, and is getting ready."""
+    """Return that the node has seen a proposed round, and is getting ready.
+
+    One that is ready says instead what it can contribute: no worker of another round trains on it.
+    """
     return Acknowledgement(node.id, node.incarnation, round_.incarnation, "seen")
-
-
-def ready(
-    node: Node,
-    round_: Round,
-    *,
-    daemon: str = "",
-    snapshots: tuple[Snapshot, ...] = (),
-    commit: Commit | None = None,
-    store: str = "",
-    epoch: int = 0,
-    run_id: str = "",
-    end: RoundEnd | None = None,
-    rested: str = "",
-    standings: tuple[Standing, ...] = (),
-    ancestry: Ancestry | None = None,
-) -> Acknowledgement:
-    """Return that no worker of another round trains on the node, and what it can contribute."""
-    return Acknowledgement(
-        node.id,
-        node.incarnation,
-        round_.incarnation,
-        "ready",
-        daemon=daemon,
-        snapshots=snapshots,
-        commit=commit,
-        store=store,
-        epoch=epoch,
-        end=end,
-        rested=rested,
-        standings=standings,
-        run_id=run_id,
-        ancestry=ancestry if ancestry and ancestry.incarnation != round_.parent else None,
-    )
-
-
-def offer(daemon: str, round_: str, snapshots: tuple[Snapshot, ...]) -> SlotOffer:
-    """Return what a node that is left out of a round still holds for it."""
-    return SlotOffer(round_, daemon, snapshots)
 
 
 def highest(steps: Iterable[WorkerStep], resumed: int) -> int:
@@ -148,11 +111,3 @@ def vote(
         confirmed=target if sure else 0,
         sealed=target if sealed else 0,
     )
-
-
-def refusal(node: str, proposal: Proposal, resumed: int = 0, *, plain: bool = False) -> Vote:
-    """Return that the node's workers cannot agree on a step.
-
-    `plain`: they have no Checkpointer yet.
-    """
-    return Vote(node, proposal.id, resumed, refused=True, plain=plain)

@@ -1,4 +1,4 @@
-"""What a node does about the election, and about rounds while it holds it (pure).
+"""When a node that holds the election decides again (pure).
 
 Must never happen: a holder decides from what it saw before its own last decision. So it waits until
 its watch has shown the revision of what it wrote, or for half a second where the watch is late. The
@@ -6,13 +6,7 @@ transaction itself compares the election key and the round (`membership.perform`
 decision from an old view writes nothing.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 from spotelastic.model.round import LARGE
-from spotelastic.rendezvous import rounds
-from spotelastic.rendezvous.decision import Action
-from spotelastic.rendezvous.slowness import slow_nodes
 from spotelastic.rendezvous.view import RunState
 from spotelastic.store.port import TransactionResult
 
@@ -24,45 +18,6 @@ GATHER = 15e-6
 """Seconds for each node in which the holder of a large run gathers answers. A decision takes about
 a tenth of that.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class HolderStatus:
-    """What a node that has registered knows of its own part in the election."""
-
-    node: str
-    leads: bool
-    nodes_seen: bool
-    """Whether its watch on the nodes' own keys has delivered what is there."""
-    lead_after: int
-    """Store revision that must be seen before it decides again."""
-    lead_at: float
-    """When it decides again anyway."""
-
-
-@dataclass(frozen=True, slots=True)
-class HolderDuty:
-    """What to do now: campaign, write actions, or look again at a time."""
-
-    campaign: bool = False
-    actions: tuple[Action, ...] = ()
-    wake_at: float | None = None
-
-
-def duty(status: HolderStatus, seen: RunState, now: float, new_id: Callable[[], str]) -> HolderDuty:
-    """Return what a registered node does about the election and about rounds."""
-    if seen.settings is None or seen.blind:
-        return HolderDuty()
-    if not status.leads:
-        # The key may be this node's own: of a history that the store has gone back to.
-        return HolderDuty(campaign=seen.holder in ("", status.node))
-    if not status.nodes_seen:
-        return HolderDuty()
-    if seen.revision < status.lead_after and now < status.lead_at:
-        return HolderDuty(wake_at=status.lead_at)
-    decision = rounds.decide(seen, now, new_id)
-    actions = tuple(decision.actions) or slow_nodes.decide(seen, now)
-    return HolderDuty(actions=actions, wake_at=decision.wake_at)
 
 
 def gathers(seen: RunState) -> float:

@@ -29,24 +29,19 @@ SIGMA = 1.4826
 """Standard deviations in a median deviation, for values that scatter normally."""
 
 
-@dataclass(frozen=True, slots=True)
-class SlowPolicy:
-    """From where on a node counts as slow. Shares are of the others' own time."""
-
-    floor: float = 0.25
-    """The least excess."""
-    floor_of_two: float = 0.5
-    """The least excess where there is one other node."""
-    deviations: float = 4.0
-    """The least excess in standard deviations of the others."""
-    scatter: float = 0.05
-    """The standard deviation that is assumed at least."""
-    felt: float = 0.1
-    """The least excess as a share of a step, below which nobody gains by the node's end."""
-    alike: float = 0.2
-    """By how much the length of steps may differ between nodes that wait for each other."""
-    over: float = 0.5
-    """The share of the limit's excess below which a slow node keeps up again."""
+FLOOR, FLOOR_OF_TWO = 0.25, 0.5
+"""The least excess of a slow node, and that where there is one other node. Shares are of the
+others' own time."""
+DEVIATIONS = 4.0
+"""The least excess in standard deviations of the others."""
+SCATTER = 0.05
+"""The standard deviation that is assumed at least."""
+FELT = 0.1
+"""The least excess as a share of a step, below which nobody gains by the node's end."""
+ALIKE = 0.2
+"""By how much the length of steps may differ between nodes that wait for each other."""
+UP_AGAIN = 0.5
+"""The share of the limit's excess below which a slow node keeps up again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +58,9 @@ class Excess:
     def is_slow(self) -> bool:
         return self.pace.least > self.limit
 
-    def is_over(self, policy: SlowPolicy) -> bool:
-        return self.pace.most < self.others + policy.over * (self.limit - self.others)
+    @property
+    def is_over(self) -> bool:
+        return self.pace.most < self.others + UP_AGAIN * (self.limit - self.others)
 
     @property
     def factor(self) -> float:
@@ -75,14 +71,14 @@ class Excess:
         return 1.0 - max(0.0, self.pace.usual - self.others) / self.pace.step_time
 
 
-def decide(seen: RunState, now: float, policy: SlowPolicy = SlowPolicy()) -> tuple[Action, ...]:
+def decide(seen: RunState, now: float) -> tuple[Action, ...]:
     """Return which nodes are named as slow, and which are no longer."""
     if seen.settings is None or seen.settings.slow_after <= 0:
         return ()
     if not (seen.paces or seen.slow):
         return ()
     peers = _peers(seen)
-    return (*_over(seen, peers, policy), *_named(seen, peers, now, policy))
+    return (*_over(seen, peers), *_named(seen, peers, now))
 
 
 class _Alike:
@@ -143,7 +139,7 @@ def _peers(seen: RunState) -> Peers:
     return {type: _Alike(paces) for type, paces in found.items()}
 
 
-def _over(seen: RunState, peers: Peers, policy: SlowPolicy) -> Iterator[ClearSlow]:
+def _over(seen: RunState, peers: Peers) -> Iterator[ClearSlow]:
     for name, slow in sorted(seen.slow.items()):
         live = seen.nodes.get(name)
         if live is None or live.node.incarnation != slow.incarnation:
@@ -152,14 +148,10 @@ def _over(seen: RunState, peers: Peers, policy: SlowPolicy) -> Iterator[ClearSlo
         alike = peers.get(live.node.type)
         if alike is None:
             continue
-        excess = _excess(name, alike, policy)
-        if excess is not None and excess.is_over(policy):
+        excess = _excess(name, alike)
+        if excess is not None and excess.is_over:
             yield ClearSlow(slow, "it keeps up again")
-        elif (
-            alike is not None
-            and alike.paces.keys() == {name}
-            and _is_alone(seen, name, live.node.type)
-        ):
+        elif alike.paces.keys() == {name} and _is_alone(seen, name, live.node.type):
             yield ClearSlow(slow, "no other node waits for it")
 
 
@@ -170,43 +162,35 @@ def _is_alone(seen: RunState, name: str, type: str) -> bool:
     return not any(other is None or other.node.type == type for other in others)
 
 
-def _named(seen: RunState, peers: Peers, now: float, policy: SlowPolicy) -> Iterator[NameSlow]:
+def _named(seen: RunState, peers: Peers, now: float) -> Iterator[NameSlow]:
     for alike in peers.values():
         # Most are not worth a comparison with the others.
-        suspicious = (1 + policy.floor) * alike.usual[(len(alike.usual) - 1) // 4]
+        suspicious = (1 + FLOOR) * alike.usual[(len(alike.usual) - 1) // 4]
         for name, pace in alike.paces.items():
             if pace.usual < suspicious or name in seen.slow or name in seen.drains:
                 continue
-            excess = _excess(name, alike, policy)
+            excess = _excess(name, alike)
             if excess is not None and excess.is_slow:
                 incarnation = seen.nodes[name].node.incarnation
                 factor, speed = round(excess.factor, 2), round(excess.speed, 3)
                 yield NameSlow(SlowNode(name, incarnation, now, factor, speed))
 
 
-def _excess(name: str, peers: _Alike, policy: SlowPolicy) -> Excess | None:
+def _excess(name: str, peers: _Alike) -> Excess | None:
     """Compare a node with its peers; None: it cannot be compared."""
     pace = peers.paces.get(name)
     if pace is None or len(peers.paces) == 1:
         return None
     step = peers.step_time(pace)
-    if abs(pace.step_time - step) > policy.alike * max(pace.step_time, step):
+    if abs(pace.step_time - step) > ALIKE * max(pace.step_time, step):
         return None
     middle = peers.middle(pace)
     if middle <= 0:
         return None
-    return Excess(pace, middle, middle + _room(peers, middle, pace, policy))
-
-
-def _room(peers: _Alike, middle: float, pace: NodePace, policy: SlowPolicy) -> float:
-    """Return by how many seconds a node may exceed the others."""
     spread = SIGMA * peers.deviation(pace, middle)
-    floor = policy.floor if len(peers.paces) > 2 else policy.floor_of_two
-    return max(
-        floor * middle,
-        policy.deviations * max(spread, policy.scatter * middle),
-        policy.felt * pace.step_time,
-    )
+    floor = FLOOR if len(peers.paces) > 2 else FLOOR_OF_TWO
+    deviations = DEVIATIONS * max(spread, SCATTER * middle)
+    return Excess(pace, middle, middle + max(floor * middle, deviations, FELT * pace.step_time))
 
 
 def named(slow: SlowNode) -> Event:

@@ -27,15 +27,7 @@ from spotelastic_checkpoints import addresses
 
 from spotelastic.clock import steady
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, Unavailable, told
-from spotelastic.store.etcd_server import roster
-from spotelastic.store.etcd_server.process import (
-    MINIMUM,
-    EtcdMember,
-    MemberConfig,
-    find_binary,
-    serves,
-    status,
-)
+from spotelastic.store.etcd_server import process, roster
 from spotelastic.store.etcd_server.roster import ListedMember, Roster
 from spotelastic.store.tls import TlsFiles
 
@@ -104,8 +96,8 @@ class Embedded:
         self._others = [each for each in group.peers if each != endpoint]
         self._folder = folder
         self._say = say
-        self._binary = find_binary()
-        self._config = MemberConfig(
+        self._binary = process.find_binary()
+        self._config = process.MemberConfig(
             endpoint,
             folder / "data",
             endpoint,
@@ -120,8 +112,8 @@ class Embedded:
         )
         self._closing = threading.Event()
         self._lock = threading.Lock()
-        self._member: EtcdMember | None = None
-        if self._others and self._binary.version < MINIMUM:
+        self._member: process.EtcdMember | None = None
+        if self._others and self._binary.version < process.MINIMUM:
             say(
                 f"{self._binary} may corrupt data when a member is killed; its corruption check is "
                 "on, but etcd 3.5.6 or newer on PATH is better"
@@ -206,9 +198,9 @@ class Embedded:
         with self._lock:
             if self._closing.is_set():
                 return 0, ""
-            self._member = member = EtcdMember(self._config, log=log, binary=self._binary)
+            self._member = member = process.EtcdMember(self._config, log=log, binary=self._binary)
             member.start()
-        return member.join(), member.last_words()
+        return member.wait(), member.last_words()
 
     def _enter(self) -> bool:
         """Wait until the member may start without data. Returns False when closed before that."""
@@ -260,7 +252,7 @@ class Embedded:
 
     def _resign(self, seen: Roster) -> None:
         tls = self.group.tls
-        alive = [other for other in self._others if serves(other, tls)]
+        alive = [other for other in self._others if process.serves(other, tls)]
         peers = {self.group.peers[other] for other in alive}
         heirs = [each.id for each in seen.members if each.peer in peers]
         mine = _find(self._config.peer, seen.members)
@@ -270,7 +262,7 @@ class Embedded:
         for each in seen.members:
             if each.id not in heirs and each != mine:
                 roster.remove(seen.endpoint, each.id, tls)
-        if status(self.endpoint, tls=tls).leads:
+        if process.leads(self.endpoint, tls=tls):
             roster.hand_over(self.endpoint, heirs[0], tls)
         roster.remove(alive[0], mine.id, tls)
 

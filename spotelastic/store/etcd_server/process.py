@@ -77,15 +77,7 @@ def find_binary() -> Binary:
 
 def _inspect(path: Path) -> Binary:
     try:
-        command = [str(path), "--version"]
-        told = subprocess.run(
-            command,
-            env=isolated.environment(),
-            capture_output=True,
-            text=True,
-            timeout=20,
-            check=False,
-        )
+        told = run(str(path), "--version", within=20.0)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise EnvironmentFailure(f"etcd at {path} cannot be run: {error}") from error
     match = re.search(r"etcd Version: (\d+)\.(\d+)\.(\d+)", told.stdout)
@@ -93,6 +85,14 @@ def _inspect(path: Path) -> Binary:
         raise EnvironmentFailure(f"{path} does not print its etcd version: {told.stderr.strip()!r}")
     major, minor, patch = map(int, match.groups())
     return Binary(path, (major, minor, patch))
+
+
+def run(*command: str, within: float) -> "subprocess.CompletedProcess[str]":
+    """Run one of etcd's programs. Raises `OSError` and `TimeoutExpired`."""
+    environ = isolated.environment()
+    return subprocess.run(
+        command, env=environ, capture_output=True, text=True, timeout=within, check=False
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +218,7 @@ class EtcdMember:
     """One member as a child process.
 
     It is killed when the thread that started it ends, so start it from one that lasts. `start`
-    returns at once. `wait` returns when the member serves reads, which takes a quorum.
+    returns at once. `await_service` returns when it serves reads, which takes a quorum.
     """
 
     def __init__(self, config: MemberConfig, *, log: Path, binary: Binary | None = None) -> None:
@@ -236,19 +236,12 @@ class EtcdMember:
     @property
     def pid(self) -> int:
         """Process id. Raises `Unavailable` when it was not started."""
-        if self._process is None:
-            raise Unavailable(f"etcd member {self.config.name} is not running")
-        return self._process.pid
+        return self._started().pid
 
     @property
     def running(self) -> bool:
         """Whether the process runs."""
         return self._process is not None and self._process.poll() is None
-
-    @property
-    def version(self) -> Version:
-        """Version of the binary."""
-        return self._binary.version
 
     def start(self) -> None:
         """Start the process."""
@@ -260,20 +253,23 @@ class EtcdMember:
             self._log_from = log.tell()
             self._process = _spawn(command, log)
 
-    def wait(self, timeout: float) -> None:
+    def await_service(self, timeout: float) -> None:
         """Wait until the member serves.
 
         Raises `EnvironmentFailure` when it exited, and `Unavailable` after `timeout` seconds.
         """
-        # etcd refuses a data folder that others can read, and the log must not lie in it.
         deadline = steady() + timeout
         with contextlib.closing(MemberChannel(self.endpoint, self.config.tls)) as member:
             while steady() < deadline:
                 if not self.running:
-                    raise EnvironmentFailure(self._obituary())
+                    ended = f"exited with {self._started().returncode}: {self.last_words()}"
+                    raise EnvironmentFailure(
+                        f"etcd member {self.config.name} {ended} (log: {self.log})"
+                    )
                 if _answers(member):
                     return
-                self._nap(0.05)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._started().wait(0.05)
         raise Unavailable(
             f"etcd member {self.config.name} at {self.endpoint} does not serve after "
             f"{timeout:g} s (log: {self.log})"
@@ -292,11 +288,9 @@ class EtcdMember:
         except subprocess.TimeoutExpired:
             self.kill()
 
-    def join(self) -> int:
+    def wait(self) -> int:
         """Wait until the process ends by itself. Returns its exit code, negative for a signal."""
-        if self._process is None:
-            raise Unavailable(f"etcd member {self.config.name} is not running")
-        return self._process.wait()
+        return self._started().wait()
 
     def kill(self) -> None:
         """Send SIGKILL and wait for the end."""
@@ -310,11 +304,10 @@ class EtcdMember:
     def __exit__(self, *exc: object) -> None:
         self.stop()
 
-    def _nap(self, seconds: float) -> None:
-        """Wait, at most until the process ends."""
-        if self._process is not None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(seconds)
+    def _started(self) -> "subprocess.Popen[bytes]":
+        if self._process is None:
+            raise Unavailable(f"etcd member {self.config.name} is not running")
+        return self._process
 
     def last_words(self) -> str:
         """Return the last error in the log of this start, or why it panicked, or the last line."""
@@ -329,11 +322,6 @@ class EtcdMember:
                 return told[-1]
         return lines[-1] if lines else "it said nothing"
 
-    def _obituary(self) -> str:
-        code = self._process.returncode if self._process is not None else None
-        name = self.config.name
-        return f"etcd member {name} exited with {code}: {self.last_words()} (log: {self.log})"
-
 
 def standalone(folder: Path, *, host: str = "127.0.0.1", tls: TlsFiles | None = None) -> EtcdMember:
     """Start a cluster of one on free ports, with its data in `folder`, and wait until it serves."""
@@ -345,7 +333,7 @@ def standalone(folder: Path, *, host: str = "127.0.0.1", tls: TlsFiles | None = 
         member = EtcdMember(config, log=folder / "etcd.log", binary=binary)
         member.start()
         try:
-            member.wait(STANDALONE_WITHIN)
+            member.await_service(STANDALONE_WITHIN)
             return member
         except EnvironmentFailure as error:
             # Another process took the port after it was found free.
@@ -369,46 +357,25 @@ def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
         return [int(each.getsockname()[1]) for each in sockets]
 
 
-@dataclass(frozen=True, slots=True)
-class MemberStatus:
-    """What a member says of itself; ids are etcd's own."""
-
-    endpoint: str
-    member: int
-    leader: int
-    """Id of the leader; 0 while there is none."""
-    term: int
-    revision: int
-    version: str
-
-    @property
-    def leads(self) -> bool:
-        """Whether this member leads."""
-        return self.member == self.leader
-
-
-def status(endpoint: str, *, timeout: float = 1.0, tls: TlsFiles | None = None) -> MemberStatus:
-    """Return the status of this member. Raises `Unavailable` when it does not answer."""
+def leads(endpoint: str, *, timeout: float = 1.0, tls: TlsFiles | None = None) -> bool:
+    """Return whether this member leads. Raises `Unavailable` when it does not answer."""
     with contextlib.closing(MemberChannel(endpoint, tls)) as member:
         try:
             told: Any = member.status(rpc.StatusRequest(), timeout=timeout)
         except grpc.RpcError as error:
             raise Unavailable(f"etcd at {endpoint} did not answer: {error.details()}") from error
-    head = told.header
-    return MemberStatus(
-        endpoint, head.member_id, told.leader, head.raft_term, head.revision, told.version
-    )
+    return bool(told.header.member_id == told.leader)
 
 
 def find_leader(
     endpoints: Sequence[str], *, timeout: float = 1.0, tls: TlsFiles | None = None
-) -> MemberStatus | None:
-    """Return the member that leads; None while no member that answers does."""
+) -> str:
+    """Return the endpoint of the member that leads; empty while no member that answers does."""
     for endpoint in endpoints:
         with contextlib.suppress(Unavailable):
-            if (seen := status(endpoint, timeout=timeout, tls=tls)).leads:
-                return seen
-    return None
+            if leads(endpoint, timeout=timeout, tls=tls):
+                return endpoint
+    return ""
 
 
 def serves(endpoint: str, tls: TlsFiles | None = None, within: float = 0.5) -> bool:

@@ -9,10 +9,9 @@ from typing import IO
 
 import grpc
 from pyetcd import etcdrpc as rpc
-from spotelastic_checkpoints import isolated
 
 from spotelastic.errors import EnvironmentFailure, Unavailable
-from spotelastic.store.etcd_server.process import Binary, MemberConfig
+from spotelastic.store.etcd_server.process import Binary, MemberConfig, run
 from spotelastic.store.members import MemberChannel
 from spotelastic.store.tls import TlsFiles
 
@@ -50,14 +49,7 @@ def restore(file: Path, config: MemberConfig, binary: Binary) -> None:
     command = [str(binary.path.with_name("etcdutl")), "snapshot", "restore", str(file)]
     flags = [*config.identity(), f"--data-dir={beside}"]
     try:
-        done = subprocess.run(
-            command + flags,
-            env=isolated.environment(),
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT,
-            check=False,
-        )
+        done = run(*command, *flags, within=TIMEOUT)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise EnvironmentFailure(f"cannot restore a snapshot of etcd: {error}") from error
     if done.returncode:

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import grpc
 import pytest
+from pyetcd import etcdrpc as rpc
 from support.aws import cluster_requests as asked
 from support.processes.patience import PATIENT
 from support.unkind import UNKIND
@@ -31,7 +33,7 @@ from spotelastic.errors import Unavailable
 from spotelastic.local import cloud
 from spotelastic.model.progress import Event, Status
 from spotelastic.store.etcd import EtcdStore
-from spotelastic.store.etcd_server.process import status
+from spotelastic.store.members import MemberChannel
 from spotelastic.store.tls import TlsFiles
 
 NAME = "trial"
@@ -63,11 +65,15 @@ class Trial:
 
     def members(self) -> dict[str, int]:
         """By name of the member: etcd's own id for it. Each of them answers."""
-        spec = self.cluster.spec
-        named = zip(spec.etcd_members, spec.etcd, strict=True)
-        return {
-            name: status(endpoint, timeout=PATIENT, tls=self.tls).member for name, endpoint in named
-        }
+        spec, found = self.cluster.spec, dict[str, int]()
+        for name, endpoint in zip(spec.etcd_members, spec.etcd, strict=True):
+            with contextlib.closing(MemberChannel(endpoint, self.tls)) as member:
+                try:
+                    status = member.status(rpc.StatusRequest(), timeout=PATIENT)
+                except grpc.RpcError as error:
+                    raise Unavailable(f"etcd at {endpoint} did not answer") from error
+            found[name] = status.header.member_id
+        return found
 
     def status(self, wanted: Callable[[Status], bool], what: str) -> Status:
         """The first published status that is as wanted."""

@@ -70,7 +70,7 @@ class PodRunView:
         _, port = split(self.endpoints[0])
         members = (join(each.address, port) for each in round_.members)
         leader = find_leader([*members, *self.endpoints])
-        address = split(leader.endpoint)[0] if leader is not None else ""
+        address = split(leader)[0] if leader else ""
         nodes = tuple(
             NodeStatus(each.node, "worker", "training", each.zone, each.address, round_.ranks(each))
             for each in round_.members

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from spotelastic_checkpoints.messages import Sealed
 from support.simulation.virtual_processes import VirtualProcesses
 from support.simulation.virtual_ranks import Rank
 from support.simulation.virtual_training import NETWORK
@@ -22,7 +23,6 @@ from spotelastic.agent.state.events import (
     Exited,
     LocalEvent,
     Noticed,
-    SaveSealed,
     SessionLost,
     Signalled,
     WorkerFailing,
@@ -257,7 +257,7 @@ class SimNode:
 
     def seal(self, round_: Round, step: int, *, due: bool, urgent: bool, waiting: bool) -> None:
         if self.processes.seal(round_, step, due=due, urgent=urgent):
-            self.post(SaveSealed(step, waiting))
+            self.post(Sealed(step, (), waiting))
 
     # -- the agent's loop ------------------------------------------------------------------------
 

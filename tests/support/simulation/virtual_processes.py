@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from spotelastic_checkpoints.messages import Closed
 from spotelastic_checkpoints.types import DaemonStatus, Schedule, Snapshot, WorkerStep
 from support.simulation.virtual_daemon import VirtualDaemon
 from support.simulation.virtual_ranks import FORK, Group, Rank
@@ -78,7 +79,7 @@ class VirtualProcesses:
         """Its slots stay in shared memory, where the next one finds them."""
         if self.daemon.serves:
             self.daemon.end()
-            self._node.post(events.DaemonGone())
+            self._node.post(Closed())
 
     def store_dies(self) -> None:
         """So does the one that waits for a round."""

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from spotelastic_checkpoints.messages import Attached, WorkerLeft
 from spotelastic_checkpoints.types import Commit, Resume, Schedule
 from support.simulation.virtual_daemon import LOOK
 from support.simulation.virtual_training import COMMIT_WITHIN, NETWORK, RESTORE, falls_on
@@ -252,7 +253,7 @@ class Rank:
         group = self._group()
         group.join(self)
         if not self.world.plain:
-            self.node.post(events.WorkerAttached())
+            self.node.post(Attached(0))
         if group.round.in_place:
             self._listens()
         group.enter(self, "meeting")
@@ -294,7 +295,7 @@ class Rank:
             self.change, self.gradients = "clean", None
         group.join(self)
         if not self.world.plain:
-            self.node.post(events.WorkerAttached())
+            self.node.post(Attached(0))
         group.enter(self, "meeting")
 
     def _restores(self) -> None:
@@ -345,7 +346,7 @@ class Rank:
         if committed is None and self.world.now < until:
             self.soon(LOOK, lambda: self._awaits_commit(until))
             return
-        self.node.post(events.LeftCheckpointer())
+        self.node.post(WorkerLeft(0, 0, clean=True))
         self.soon(LEAVE, lambda: self.exits(0 if committed else 1))
 
     def _goes_on(self) -> None:

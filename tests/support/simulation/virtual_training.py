@@ -4,10 +4,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
+from spotelastic_checkpoints.messages import Attached, WorkerLeft
 from spotelastic_checkpoints.types import Schedule
 from support.simulation.virtual_daemon import LOOK
 
-from spotelastic.agent.state.events import LeftCheckpointer, WorkerAttached
 from spotelastic.model.round import Round
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Training:
     def join(self, node: "SimNode") -> None:
         self.here.add(node.name)
         if not self.world.plain:
-            node.post(WorkerAttached())
+            node.post(Attached(0))
         if self.here == {m.node for m in self.round.members} and not self.broken:
             self.world.after(RESTORE, self._run)
 
@@ -136,7 +136,7 @@ class Training:
             self.world.after(LOOK, lambda: self._finish(node, until))
             return
         if not self.world.plain:
-            node.post(LeftCheckpointer())
+            node.post(WorkerLeft(0, 0, clean=True))
         self.world.after(self.world.ending, lambda: self._exit(node, 0 if committed else 1))
 
     def _exit(self, node: "SimNode", code: int) -> None:

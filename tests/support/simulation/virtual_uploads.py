@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 from spotelastic_checkpoints.commit import upload_cadence
 from spotelastic_checkpoints.commit.commit_protocol import Commits
 from spotelastic_checkpoints.errors import Fenced, StorageUnavailable, SupersededByNewerEpoch
+from spotelastic_checkpoints.messages import Committed, Superseded
 from spotelastic_checkpoints.types import Commit, Snapshot
 from support.saving.commit_protocol import put_part
-
-from spotelastic.agent.state.events import CommitSeen, EpochSuperseded
 
 if TYPE_CHECKING:
     from support.simulation.virtual_node import SimNode
@@ -169,7 +168,7 @@ class VirtualUploads:
             except SupersededByNewerEpoch:
                 self._outrun = save
                 self._settle(save.commit)
-                self._node.post(EpochSuperseded(max(self.epoch, save.commit.epoch)))
+                self._node.post(Superseded(max(self.epoch, save.commit.epoch)))
                 return
             except Fenced:
                 self._settle(save.commit)
@@ -200,7 +199,7 @@ class VirtualUploads:
             look = min(1.5 * look, LONGEST_LOOK)
         self._settle(save.commit)
         self.learned(save.commit)
-        self._node.post(CommitSeen(save.commit, self._node.now))
+        self._node.post(Committed(save.commit.epoch, save.commit.step, self._node.now))
 
     def _settle(self, commit: Commit) -> None:
         self.settled = max(commit, self.settled or commit)

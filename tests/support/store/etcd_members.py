@@ -66,7 +66,7 @@ class EtcdCluster:
 
         def leads() -> bool:
             seen = find_leader(self.endpoints)
-            found.extend([] if seen is None else [seen.endpoint])
+            found.extend([seen] if seen else [])
             return bool(found)
 
         wait_until(leads, "a member leads")
@@ -86,7 +86,7 @@ class EtcdCluster:
         for member in chosen:
             member.start()
         for member in chosen:
-            member.wait(PATIENT)
+            member.await_service(PATIENT)
 
     def kill(self, *names: str) -> None:
         """By SIGKILL. What was written before is in the members' files, see `_save`."""

@@ -275,7 +275,7 @@ class _Data:
             for watch in self._watches:
                 if watch.owner is owner and watch.connected:
                     watch.connected, watch.missed = False, []
-                    self._deliveries.append((watch, (Health(False, self.clock()),)))
+                    self._deliveries.append((watch, (Health(False),)))
         self.deliver()
 
     def reconnect(self, owner: MemoryStore) -> None:
@@ -291,7 +291,7 @@ class _Data:
         missed, watch.missed = watch.missed, None
         items = (Reset(*self.range(watch.prefix)),) if missed is None else tuple(missed)
         if watch.begun:
-            return (Health(True, self.clock()), *items)
+            return (Health(True), *items)
         watch.begun = True
         return items
 

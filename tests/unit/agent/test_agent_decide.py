@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from spotelastic_checkpoints.messages import Superseded
 from spotelastic_checkpoints.types import Commit, WorkerStep
 from support.simulation.node_state import changed, node_state
 
@@ -17,7 +18,6 @@ from spotelastic.agent.round_duties import CLAIM_PATIENCE, CLAIM_RETRY, DUMP_WIT
 from spotelastic.agent.shutdown import STUCK
 from spotelastic.agent.state.events import (
     Claimed,
-    EpochSuperseded,
     ExaminationStarted,
     Exited,
     WorkerFailing,
@@ -182,7 +182,7 @@ def test_the_first_node_of_a_round_whose_epoch_was_outrun_claims_anew_after_a_wh
     claims = do.ClaimStorage(first)
     later = NOW + CLAIM_RETRY
     assert claims not in decided(claimed, seen(first), later).actions
-    outrun = observe(claimed, EpochSuperseded(1), NOW)
+    outrun = observe(claimed, Superseded(1), NOW)
     assert claims not in decided(outrun, seen(first), NOW).actions
     assert claims in decided(outrun, seen(first), later).actions
     again = changed(outrun, claim=StorageClaim("r1", later, False, 3))

@@ -4,7 +4,8 @@ import math
 from dataclasses import replace
 
 import pytest
-from spotelastic_checkpoints.types import Holder, Resume
+from spotelastic_checkpoints import messages
+from spotelastic_checkpoints.types import Holder, Resume, StepPoint
 from support.simulation.node_state import changed, node_state
 
 from spotelastic.agent import actions as do
@@ -24,7 +25,6 @@ from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import Settings
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Notice
-from spotelastic.model.progress import Point
 from spotelastic.model.round import InPlace, Member, Round
 from spotelastic.rendezvous.view import RunState
 
@@ -292,11 +292,11 @@ def test_a_worker_that_is_frozen_while_it_enters_is_replaced() -> None:
 def test_an_agent_knows_since_when_losses_are_not_finite(
     losses: tuple[float | None, ...], since: int
 ) -> None:
-    points = [Point(step, loss, NOW) for step, loss in enumerate(losses, 1)]
-    at_once = observe(entered(), events.Stepped(tuple(points)), NOW)
+    points = [StepPoint(step, loss, NOW) for step, loss in enumerate(losses, 1)]
+    at_once = observe(entered(), messages.Points(tuple(points)), NOW)
     by_one = entered()
     for point in points:
-        by_one = observe(by_one, events.Stepped((point,)), NOW)
+        by_one = observe(by_one, messages.Points((point,)), NOW)
     assert at_once.reports.not_finite == by_one.reports.not_finite == since
 
 
@@ -306,9 +306,9 @@ def test_workers_are_not_asked_once_they_have_made_a_step_or_have_left_their_loo
         state = observe(state, events.WorkerPresent("r2", rank), NOW)
     late = NOW + 100
     assert do.AskWorkers() in decided(state, STARTED, late).actions
-    stepped = observe(state, events.Stepped((Point(8, 0.1, NOW),)), NOW)
+    stepped = observe(state, messages.Points((StepPoint(8, 0.1, NOW),)), NOW)
     assert do.AskWorkers() not in decided(stepped, STARTED, late).actions
-    left = observe(state, events.LeftCheckpointer(), NOW)
+    left = observe(state, messages.WorkerLeft(0, 8, clean=True), NOW)
     assert do.AskWorkers() not in decided(left, STARTED, late).actions
     deaf = asked(state)
     for rank in (0, 1):

@@ -2,13 +2,11 @@
 
 import re
 from pathlib import Path
-from typing import get_args
 
 import pytest
 
 from spotelastic.agent import actions
 from spotelastic.agent.executor import AgentExecutor
-from spotelastic.agent.node_processes import NodeProcesses
 
 ROOT = Path(__file__).parents[3]
 
@@ -16,15 +14,16 @@ ROOT = Path(__file__).parents[3]
 FILES = ("tests/support/simulation/virtual_processes.py", "benchmarks/light/agent.py")
 
 
-def performed(owner: type, method: str) -> set[str]:
-    """The actions for which a method has a handler."""
-    registry = vars(owner)[method].dispatcher.registry
-    return {kind.__name__ for kind in registry if kind is not object}
+def performed(file: str) -> set[str]:
+    """The actions for which a file has a case."""
+    return set(re.findall(r"case actions\.(\w+)", (ROOT / file).read_text()))
 
 
-REAL = performed(NodeProcesses, "do")
-ON_ETCD = performed(AgentExecutor, "_do")
-ALL = {kind.__name__ for kind in get_args(actions.Action)}
+REAL = performed("spotelastic/agent/node_processes.py")
+DISPATCHER = vars(AgentExecutor)["_do"].dispatcher
+ON_ETCD = {kind.__name__ for kind in DISPATCHER.registry if kind is not object}
+BASES = (actions.Action, actions.LocalAction, actions.DaemonAction)
+ALL = {kind.__name__ for base in BASES for kind in base.__subclasses__() if kind not in BASES}
 
 
 def test_each_action_is_performed_by_the_executor_or_by_the_processes() -> None:
@@ -37,5 +36,4 @@ def test_each_action_is_performed_by_the_executor_or_by_the_processes() -> None:
     "file", ["tests/support/simulation/virtual_processes.py", "benchmarks/light/agent.py"]
 )
 def test_simulated_processes_perform_what_the_real_ones_do(file: str) -> None:
-    handled = set(re.findall(r"case actions\.(\w+)", (ROOT / file).read_text()))
-    assert handled == REAL
+    assert performed(file) == REAL

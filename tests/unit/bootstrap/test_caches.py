@@ -1,6 +1,6 @@
 """Where the caches of a script's libraries are."""
 
-from spotelastic.bootstrap.caches import FOLDERS, SCRATCH, cache_folders
+from spotelastic.bootstrap.job_environment import FOLDERS, SCRATCH, cache_folders
 
 
 def test_caches_are_on_the_scratch_disk() -> None:

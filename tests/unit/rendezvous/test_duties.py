@@ -10,7 +10,7 @@ from spotelastic.model.job import Settings
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.round import LARGE, Member, Round
 from spotelastic.rendezvous.duties import answers, holding
-from spotelastic.rendezvous.duties.holding import HolderDuty, HolderStatus, gathers
+from spotelastic.rendezvous.duties.holding import gathers
 from spotelastic.rendezvous.view import LiveNode, RunState
 from spotelastic.store.port import TransactionResult
 
@@ -94,43 +94,10 @@ def test_a_vote_on_a_proposal_without_a_target_confirms_nothing() -> None:
 
 # -- the election ---------------------------------------------------------------------------------
 
-MINE = HolderStatus("a", leads=True, nodes_seen=True, lead_after=0, lead_at=0.0)
-
 
 def run(**more: object) -> RunState:
     nodes = {"a": LiveNode(NODE, 1, NOW - 100)}
     return RunState(settings=Settings(1, 1), nodes=nodes, revision=5, **more)  # type: ignore[arg-type]
-
-
-def duty(status: HolderStatus, seen: RunState, now: float = NOW) -> HolderDuty:
-    return holding.duty(status, seen, now, lambda: "new")
-
-
-def test_a_node_campaigns_where_nobody_holds_the_election_or_it_does_itself() -> None:
-    outside = replace(MINE, leads=False)
-    assert duty(outside, run()).campaign
-    assert duty(outside, run(holder="a")).campaign  # of a history that the store has gone back to
-    assert duty(outside, run(holder="b")) == HolderDuty()
-
-
-def test_a_holder_decides_when_it_knows_the_nodes() -> None:
-    assert duty(MINE, run()).actions
-    assert duty(replace(MINE, nodes_seen=False), run()) == HolderDuty()
-
-
-def test_a_holder_waits_for_what_it_wrote_itself() -> None:
-    waits = replace(MINE, lead_after=6, lead_at=NOW + 0.5)
-    assert duty(waits, run()) == HolderDuty(wake_at=NOW + 0.5)
-    assert duty(waits, replace(run(), revision=6)).actions
-    assert duty(waits, run(), NOW + 0.5).actions, "its watch is late"
-
-
-def test_a_node_that_cannot_follow_the_run_decides_nothing() -> None:
-    for seen in (
-        replace(run(), settings=None),
-        run(unreadable={"all/round": "a field"}),
-    ):
-        assert duty(MINE, seen) == duty(replace(MINE, leads=False), seen) == HolderDuty()
 
 
 def test_a_decision_that_wrote_nothing_is_made_again_after_the_next_change() -> None:

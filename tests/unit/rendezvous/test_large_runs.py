@@ -147,8 +147,11 @@ class Holder:
         self.told(
             (
                 KEYS.ack(one.id),
-                answers.ready(
-                    one, self.round, snapshots=slots, store="s:1" if one.id == lead else ""
+                replace(
+                    answers.seen(one, self.round),
+                    phase="ready",
+                    snapshots=slots,
+                    store="s:1" if one.id == lead else "",
                 ),
             )
             for one in nodes

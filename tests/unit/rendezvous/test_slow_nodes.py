@@ -14,15 +14,9 @@ from spotelastic.model.notice import Drain, Notice
 from spotelastic.model.progress import Progress, SlowNode
 from spotelastic.model.round import Member, Round
 from spotelastic.rendezvous.decision import ClearSlow, NameSlow
+from spotelastic.rendezvous.slowness import slow_nodes
 from spotelastic.rendezvous.slowness.paces import WINDOW, after
-from spotelastic.rendezvous.slowness.slow_nodes import (
-    SIGMA,
-    SlowPolicy,
-    cleared,
-    decide,
-    lines,
-    named,
-)
+from spotelastic.rendezvous.slowness.slow_nodes import cleared, decide, lines, named
 from spotelastic.rendezvous.view import LiveNode, RunState, fold
 from spotelastic.store.codec import encode
 from spotelastic.store.keys import Keys
@@ -283,15 +277,15 @@ def uneven(draw: st.DrawFn) -> RunState:
 @settings(max_examples=100)
 @given(uneven())
 def test_each_node_is_compared_with_all_the_others(seen: RunState) -> None:
-    policy, expected = SlowPolicy(), set()
+    expected = set[str]()
     for name, pace in seen.paces.items():
         others = [each.usual for node, each in seen.paces.items() if node != name]
         middle = median(others)
-        spread = SIGMA * median(abs(each - middle) for each in others)
+        spread = slow_nodes.SIGMA * median(abs(each - middle) for each in others)
         room = max(
-            (policy.floor if len(others) > 1 else policy.floor_of_two) * middle,
-            policy.deviations * max(spread, policy.scatter * middle),
-            policy.felt * pace.step_time,
+            (slow_nodes.FLOOR if len(others) > 1 else slow_nodes.FLOOR_OF_TWO) * middle,
+            slow_nodes.DEVIATIONS * max(spread, slow_nodes.SCATTER * middle),
+            slow_nodes.FELT * pace.step_time,
         )
         expected |= {name} if pace.least > middle + room else set()
     assert slow(seen) == expected

@@ -11,14 +11,14 @@ from support.store.memory_store import MemoryStore
 from spotelastic.model.agreement import Vote
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.interval import Interval
-from spotelastic.model.job import Reference, Settings
+from spotelastic.model.job import Settings
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Drain, Notice
 from spotelastic.model.progress import Event
 from spotelastic.model.round import Member, Round, RoundRecord
 from spotelastic.rendezvous import membership
 from spotelastic.rendezvous.decision import Action, CloseRound, CompleteHistory, WriteRound
-from spotelastic.rendezvous.view import Measure, RunState
+from spotelastic.rendezvous.view import RunState
 from spotelastic.store.codec import decode, encode
 from spotelastic.store.election import campaign
 from spotelastic.store.keys import Keys
@@ -177,18 +177,6 @@ def test_flags_that_all_nodes_share_are_compared(
     assert membership.join(store, KEYS, node("a"), SETTINGS, lease) is None
     refused = membership.join(store, KEYS, node("b"), settings, lease)
     assert refused is not None and refused.reason.endswith(f"node a of this run: {told}")
-
-
-def test_an_outdated_measure_neither_refuses_nor_admits_anybody(store: MemoryStore) -> None:
-    lease = store.grant(2)
-    assert membership.join(store, KEYS, node("a"), SETTINGS, lease) is None
-    now = store.get(KEYS.reference)
-    assert now is not None
-    larger = replace(SETTINGS, min_nodes=3, max_nodes=3)
-    before = RunState(measure=Measure(Reference(node("z"), larger), now.modified - 1))
-    refused = membership.join(store, KEYS, node("b"), larger, lease, before)
-    assert refused is not None and "node a" in refused.reason, "measured by what holds now"
-    assert membership.join(store, KEYS, node("b"), SETTINGS, lease, before) is None
 
 
 def test_two_launchers_are_not_mixed(store: MemoryStore) -> None:

@@ -429,7 +429,7 @@ def test_a_value_of_another_version_is_skipped_and_a_broken_watch_is_seen() -> N
     store.put(KEYS.job, b'{"state": "hibernating"}')
     assert mirror.records().job is None
     assert mirror.records().healthy
-    mirror([Health(False, 1.0)])
+    mirror([Health(False)])
     assert not mirror.records().healthy
     watch.close()
     store.close()
