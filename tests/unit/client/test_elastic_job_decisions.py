@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.emulated_kubernetes.api import custom
+from support.kubernetes.operator_parts import definition
 
 from spotelastic.client.kubernetes.cluster_mark import ClusterMark
-from spotelastic.client.operator.definition import definition
 from spotelastic.client.operator.operator_decision import (
     OperatorDecision,
     OperatorPolicy,

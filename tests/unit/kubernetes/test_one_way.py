@@ -16,6 +16,13 @@ from support.emulated_kubernetes.api.kinds import DEFINITIONS, EVENTS, LIMITS, P
 from support.emulated_kubernetes.api.objects import ObjectStore
 from support.emulated_kubernetes.api.validate import completed
 from support.emulated_kubernetes.control.control_plane import ControlPlane
+from support.kubernetes.operator_parts import (
+    OWN,
+    definition,
+    operator_manifests,
+    operator_rules,
+    schema,
+)
 from support.kubernetes.pod_jobs import check_schema
 from support.kubernetes.stored_api import PLACE, StoredApi, names, namespace
 from support.processes.patience import eventually
@@ -25,8 +32,7 @@ from spotelastic.client.kubernetes.kube_cluster import KubeCluster
 from spotelastic.client.kubernetes.kube_job import KubeJob, kube_job
 from spotelastic.client.kubernetes.pod_config import PodConfig
 from spotelastic.client.operator import apply
-from spotelastic.client.operator.definition import definition
-from spotelastic.client.operator.fields import LEAST, fields
+from spotelastic.client.operator.fields import fields
 from spotelastic.client.operator.operator import JobOperator
 from spotelastic.client.targets.kube_target import KubePlace, KubeTarget
 from spotelastic.clock import wall
@@ -34,7 +40,6 @@ from spotelastic.errors import EnvironmentFailure, UsageError
 from spotelastic.kubernetes.cluster_manifests import control_rules
 from spotelastic.kubernetes.elastic_job import API_VERSION, KIND
 from spotelastic.kubernetes.manifests import manifests
-from spotelastic.kubernetes.operator_manifests import OWN, operator_manifests, operator_rules
 from spotelastic.kubernetes.provider import queues
 from spotelastic.kubernetes.provider.api_client import KINDS, KubeApi
 from spotelastic.kubernetes.provider.kube_names import KubeNames
@@ -309,13 +314,19 @@ def test_the_api_server_refuses_what_makes_no_sense(
         api.create({**made, "metadata": {"name": "other"}, "spec": {"image": "i"}})
 
 
-@pytest.mark.parametrize("name", [name for name, it in fields().items() if it.name in LEAST])
+LEAST = {
+    name: each["minimum"]
+    for name, each in schema()["properties"]["spec"]["properties"].items()
+    if "minimum" in each
+}
+
+
+@pytest.mark.parametrize("name", LEAST)
 def test_what_is_below_a_fields_minimum_is_refused_by_the_product_as_well(
     name: str, folder: Path
 ) -> None:
-    least = LEAST[fields()[name].name]
     with pytest.raises(UsageError):
-        job(folder, **{fields()[name].name: least - 1})
+        job(folder, **{fields()[name].name: LEAST[name] - 1})
 
 
 def until(holds: Callable[[], bool]) -> None:
