@@ -135,11 +135,7 @@ class LocalInstances:
         machine = self._machines[instance.id]
         if machine.state in (SHUTTING_DOWN, TERMINATED):
             return
-        instance.state_reason.code = code
-        instance.state_reason.message = f"{code}: {_REASONS.get(code, 'instance terminated')}"
-        moment = datetime.fromtimestamp(wall(), UTC)
-        initiator = "User" if code.startswith("Client") else "Service"
-        instance._reason = f"{initiator} initiated ({moment:%Y-%m-%d %H:%M:%S UTC})"
+        instance.state_reason.code = instance.state_reason.message = code
         self._switch_off(machine, cut=not code.startswith("Client"))
 
     def shut_down(self, instance: str) -> None:
@@ -240,38 +236,21 @@ class LocalInstances:
 
     def _facts(self, machine: LocalInstance) -> Facts:
         instance = machine.it
-        interface = instance.nics[0]
         shows_tags = str(instance.metadata_options.instance_metadata_tags) == "enabled"
         return Facts(
             instance=machine.id,
             account=instance.owner_id,
             region=instance.region_name,
             zone=instance.availability_zone,
-            zone_id=interface.subnet.availability_zone_id,
             type=instance.instance_type,
-            image=instance.image_id or "",
             address=machine.address,
-            mac=interface.mac_address,
-            hostname=instance.private_dns_name,
             life_cycle="spot" if machine.spot else "on-demand",
-            security_groups=tuple(group.name for group in interface.group_set),
-            subnet=interface.subnet.id,
-            vpc=interface.subnet.vpc_id,
-            launched=instance.launch_time.replace(tzinfo=UTC),
             target_state=machine.target_state,
             tags=_tags(instance) if shows_tags else None,
             user_data=_text(instance.user_data),
             notices=machine.notices,
             credentials=partial(_credentials, machine),
         )
-
-
-_REASONS = {
-    "Client.UserInitiatedShutdown": "User initiated shutdown",
-    "Client.InstanceInitiatedShutdown": "Instance initiated shutdown",
-    "Server.SpotInstanceTermination": "Spot instance termination",
-    "Server.InternalError": "Internal error",
-}
 
 
 def _tags(instance: Any) -> Mapping[str, str]:
@@ -295,7 +274,7 @@ def _credentials(machine: LocalInstance) -> RoleCredentials | None:
         return None
     from moto.sts.models import sts_backends
 
-    profile, role = association.iam_instance_profile, association.iam_instance_profile.roles[0]
+    role = association.iam_instance_profile.roles[0]
     assumed = sts_backends[backend.account_id]["aws"].assume_role(
         region_name=backend.region_name,
         role_session_name=machine.id,
@@ -306,7 +285,6 @@ def _credentials(machine: LocalInstance) -> RoleCredentials | None:
     )
     machine.credentials = RoleCredentials(
         role=role.name,
-        profile_arn=profile.arn,
         key=assumed.access_key_id,
         secret=assumed.secret_access_key,
         token=assumed.session_token,

@@ -37,19 +37,6 @@ def install(patches: Patches, agenda: Agenda, scaling: RegionalScaling) -> None:
         agenda.at(moment, partial(_carry_out, backend, scaling, action))
         return action
 
-    @patches.method(
-        AutoScalingBackend, "delete_scheduled_action", "actions are kept by group and name"
-    )
-    def delete(
-        original: Callable[..., Any],
-        backend: Any,
-        auto_scaling_group_name: str,
-        scheduled_action_name: str,
-    ) -> None:
-        key = (auto_scaling_group_name, scheduled_action_name)
-        if backend.scheduled_actions.pop(key, None) is None:
-            raise ValidationError("Scheduled action name not found")
-
 
 def _carry_out(backend: Any, scaling: RegionalScaling, action: Any) -> None:
     """Carry out an action, unless it was replaced or deleted since."""
