@@ -12,7 +12,7 @@ from pathlib import Path
 
 from spotelastic.aws.artifacts.code_archive import unpack
 from spotelastic.bootstrap.context import home, log_as, start
-from spotelastic.bootstrap.supervisor import Process, SupervisedProcess, supervise
+from spotelastic.bootstrap.supervisor import SupervisedProcess, supervise
 from spotelastic.errors import EnvironmentFailure, SpotelasticError
 from spotelastic.kubernetes import pod_files
 from spotelastic.linux import name_process
@@ -20,7 +20,7 @@ from spotelastic.model.job import JobSpec
 
 logger = logging.getLogger(__name__)
 
-POD, SPOT, GRACE = "SPOTELASTIC_POD", "SPOTELASTIC_SPOT", "SPOTELASTIC_GRACE"
+POD, GRACE = "SPOTELASTIC_POD", "SPOTELASTIC_GRACE"
 ADDRESS, ZONE = "SPOTELASTIC_LOCAL_ADDR", "SPOTELASTIC_ZONE"
 SECRETS = "SPOTELASTIC_SECRETS"
 """Variable with the names of those variables whose values are secret, separated by commas."""
@@ -34,7 +34,7 @@ def run() -> int:
     name_process("se-boot")
     log_as("boot", os.environ[POD])
     grace = float(os.environ[GRACE])
-    agent = SupervisedProcess("agent", _start, ends=_is_final)
+    agent = SupervisedProcess("agent", lambda: start("pod-agent"), ends=_is_final)
     return supervise((agent,), max(1.0, grace - TIDY_WITHIN), rests=True)
 
 
@@ -52,7 +52,8 @@ def agent() -> int:
         spec = _job()
         log_as("boot", node, spec.env)
         workdir = code_folder(spec, pod_files.FOLDER / pod_files.CODE_VOLUME)
-        hidden = [os.environ[name] for name in _secrets() if name in os.environ]
+        names = os.environ.get(SECRETS, "").split(",")
+        hidden = [os.environ[name] for name in names if name in os.environ]
         blot = redactor(hidden)
         address = os.environ[ADDRESS]
         config = AgentConfig(
@@ -67,7 +68,7 @@ def agent() -> int:
             state=home() / "agent",
             shm=Path("/dev/shm/spotelastic"),
             storage=spec.storage,
-            spot=bool(os.environ.get(SPOT)),
+            spot=True,
             type="pod",
             health=HealthChecks(gpus=bool(spec.gpus)),
             code=spec.settings.code,
@@ -83,10 +84,6 @@ def agent() -> int:
     except SpotelasticError as error:
         logger.error(str(error))
         return TRY_AGAIN
-
-
-def _start() -> Process:
-    return start("pod-agent")
 
 
 def _is_final(code: int) -> bool:
@@ -148,7 +145,3 @@ def _print(rank: int, text: str) -> None:
     """Write a worker's line in one piece, with its rank: `spotelastic logs` reads it back."""
     sys.stdout.write(f"[{rank}] {text}\n")
     sys.stdout.flush()
-
-
-def _secrets() -> list[str]:
-    return [name for name in os.environ.get(SECRETS, "").split(",") if name]

@@ -12,8 +12,6 @@ FOLDER = "spotelastic/folder"
 """Annotation with the folder that `up` has shipped."""
 FINALIZER = f"{GROUP}/cluster"
 """Holds a deleted ElasticJob until nothing is left of its cluster."""
-CONDITIONS = ("Accepted", "Running", "Succeeded", "Failed")
-"""Types of the conditions in its status."""
 MARK = "elastic-job.json"
 """The object of a cluster that says which ElasticJob it was made for. Of all objects it goes last.
 """

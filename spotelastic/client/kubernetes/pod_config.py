@@ -5,21 +5,18 @@ from dataclasses import dataclass
 from spotelastic.client.config.job_config import JobConfig
 from spotelastic.client.config.options.pods import PodOptions
 
-RENDERED = frozenset(
+PRINTED = frozenset(
     {
         *("script", "args", "name", "min", "max", "nproc_per_node", "instance_types", "gpus"),
         *("zones", "snapshot_every", "checkpoint_every", "keep_last", "keep_every", "replicate"),
         *("output", "rehearse", "exact", "guard", "audit"),
         *("allow_uncommitted", "max_restarts", "stall_timeout", "exit_barrier_timeout", "gang"),
         *("image", "env", "env_file", "secret", "bucket", "deadline", "metrics_port"),
+        *("resume", "lease", "linger", "setup", "replace_slow"),
         *PodOptions.__dataclass_fields__,
     }
 ) - {"kube", "context"}
-"""Fields that the manifests of a job without an operator depend on."""
-PRINTED = RENDERED | frozenset(
-    {"resume", "lease", "linger", "setup", "allow_uncommitted", "replace_slow"}
-)
-"""Fields that an ElasticJob or those manifests depend on; all others are of a command."""
+"""Fields that an ElasticJob depends on; all others are of a command."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ LEFT_OUT = frozenset(
         # What `up --kube` refuses, or what has no effect there.
         *("local", "notify", "notify_digest", "max_price", "max_cost", "keep_failed", "placement"),
         *("on_demand", "spot_patience", "build_secret", "environment", "gpu_memory", "disk"),
-        *("queue", "region", "regions", "region_patience", "moves_per_day", "prefer_capacity"),
+        *("region", "regions", "region_patience", "moves_per_day", "prefer_capacity"),
         *("read", "write", "mount"),
         *("control", "control_type"),
     }

@@ -10,7 +10,7 @@ NAME = "spotelastic-operator"
 LABELS = {"app.kubernetes.io/name": NAME, "app.kubernetes.io/managed-by": "spotelastic"}
 _MAKES = ["create", "delete", "list", "patch"]
 OWN: tuple[tuple[str, str, list[str]], ...] = (
-    ("spotelastic.internal", "elasticjobs", ["get", "patch", "watch"]),
+    ("spotelastic.internal", "elasticjobs", ["get", "list", "patch"]),
     ("spotelastic.internal", "elasticjobs/status", ["patch"]),
     ("", "events", ["create"]),
     ("", "configmaps", ["get", "update", *_MAKES]),

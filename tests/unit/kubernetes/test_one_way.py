@@ -23,7 +23,7 @@ from support.kubernetes.operator_parts import (
     operator_rules,
     schema,
 )
-from support.kubernetes.pod_jobs import check_schema
+from support.kubernetes.pod_jobs import check_schema, example_job
 from support.kubernetes.stored_api import PLACE, StoredApi, names, namespace
 from support.processes.patience import eventually
 
@@ -39,7 +39,6 @@ from spotelastic.clock import wall
 from spotelastic.errors import EnvironmentFailure, UsageError
 from spotelastic.kubernetes.cluster_manifests import control_rules
 from spotelastic.kubernetes.elastic_job import API_VERSION, KIND
-from spotelastic.kubernetes.manifests import manifests
 from spotelastic.kubernetes.provider import queues
 from spotelastic.kubernetes.provider.api_client import KINDS, KubeApi
 from spotelastic.kubernetes.provider.kube_names import KubeNames
@@ -82,7 +81,7 @@ def operating(store: ObjectStore) -> Iterator[StoredApi]:
 
     def look() -> None:
         while not over.wait(0.01):
-            for each in list(kube(StoredApi(store)).watch(KIND)):
+            for each in StoredApi(store).found(KIND, {}):
                 operator.look_at(each["metadata"]["name"])
 
     thread = threading.Thread(target=look)
@@ -164,13 +163,13 @@ def test_a_restricted_namespace_with_quotas_and_limits_admits_all_pods(
 ) -> None:
     store = namespace(**LEVEL)
     store.create(DEFINITIONS, "", completed(DEFINITIONS, definition()))
-    hard = {"pods": "9", "limits.memory": "100Gi", "requests.memory": "100Gi"}
+    hard = {"pods": "9", "limits.memory": "3200Gi", "requests.memory": "3200Gi"}
     store.create(QUOTAS, PLACE, {"metadata": {"name": "team"}, "spec": {"hard": hard}})
-    most = {"type": "Container", "max": {"memory": "64Gi"}, "default": {"cpu": "4"}}
+    most = {"type": "Container", "max": {"memory": "400Gi"}, "default": {"cpu": "4"}}
     store.create(LIMITS, PLACE, {"metadata": {"name": "l"}, "spec": {"limits": [most]}})
     it = job(folder, memory="20Gi", secrets_from="team", secret=("TOKEN",))
     if form == "job":
-        for each in manifests(it.pods):
+        for each in example_job():
             StoredApi(store).create(each)
     else:
         made_for(store, it)
@@ -180,7 +179,7 @@ def test_a_restricted_namespace_with_quotas_and_limits_admits_all_pods(
             api.create(each)
     plane = ControlPlane(store)
     plane.reconcile()
-    assert len(store.items(PODS, PLACE)) == (2 if form == "job" else 4)
+    assert len(store.items(PODS, PLACE)) == (8 if form == "job" else 4)
     assert not [each for each in store.items(EVENTS, PLACE) if each["reason"] == "FailedCreate"]
     for pod in store.items(PODS, PLACE):
         check_schema({**pod, "status": {}})
@@ -211,15 +210,16 @@ def test_a_template_that_is_less_strict_is_refused_by_the_namespace_and_told(
     folder: Path, change: dict[str, Any], told: str
 ) -> None:
     store = namespace(**LEVEL)
+    store.create(DEFINITIONS, "", completed(DEFINITIONS, definition()))
     it = job(folder, memory="2Gi", pod_template=json.dumps({"spec": change}))
-    for each in manifests(it.pods):
-        StoredApi(store).create(each)
+    made_for(store, it)
+    StoredApi(store).patch("ReplicaSet", ITS.spot, {"spec": {"replicas": 2}})
     plane = ControlPlane(store)
     for _ in range(3):
         plane.reconcile()
-    (event,) = store.items(EVENTS, PLACE)
-    assert event["reason"] == "FailedCreate" and told in event["message"]
-    assert not store.items(PODS, PLACE)
+    failed = [each for each in store.items(EVENTS, PLACE) if each["reason"] == "FailedCreate"]
+    assert failed and all(told in each["message"] for each in failed)
+    assert not StoredApi(store).found("Pod", ITS.labels("worker"))
 
 
 def test_the_control_pod_does_all_of_its_work_with_its_rights_and_makes_no_pods(

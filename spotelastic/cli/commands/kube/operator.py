@@ -4,6 +4,7 @@ import os
 import re
 import socket
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -50,23 +51,17 @@ def operator(
     Deployment that does so, with the definition of ElasticJob and the rights
     that it needs in that namespace. It needs none in the cluster.
     """
+    from spotelastic.client.operator.definition import definition, operator_manifests
     from spotelastic.errors import UsageError
+    from spotelastic.kubernetes.job_as_pods import checked_name
 
     if not image or not _IMAGE.fullmatch(image):
         raise UsageError("name the image of spotelastic: --image REGISTRY/spotelastic:1")
-    if render:
-        _print(image, namespace or "")
-        return
-    raise typer.Exit(_run(context, namespace, image))
-
-
-def _print(image: str, namespace: str) -> None:
-    from spotelastic.client.operator.definition import definition, operator_manifests
-    from spotelastic.kubernetes.job_as_pods import checked_name
-
+    if not render:
+        raise typer.Exit(_run(context, namespace, image))
     if namespace:
         checked_name("--namespace", namespace)
-    print(f"{definition()}---\n{operator_manifests(image, namespace)}", end="")
+    print(f"{definition()}---\n{operator_manifests(image, namespace or '')}", end="")
 
 
 def _run(context: str | None, namespace: str | None, image: str) -> int:
@@ -79,11 +74,7 @@ def _run(context: str | None, namespace: str | None, image: str) -> int:
     alive = Path(os.environ[ALIVE]) if os.environ.get(ALIVE) else None
     with Signals() as signals:
         try:
-            serve(api, me, image, over, _say, alive)
+            serve(api, me, image, over, partial(print, flush=True), alive)
         except KeyboardInterrupt:
             return signals.exit_code
     return 0
-
-
-def _say(text: str) -> None:
-    print(text, flush=True)
