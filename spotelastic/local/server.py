@@ -187,11 +187,9 @@ def _listening() -> Any:
     from moto.moto_server.werkzeug_app import MotoRequestHandler
     from werkzeug.serving import make_server
 
-    return make_server("127.0.0.1", 0, _not_yet, threaded=True, request_handler=MotoRequestHandler)
-
-
-def _not_yet(_environ: dict[str, Any], _start_response: Callable[..., Any]) -> Any:
-    raise RuntimeError("requests are served from `start` on")
+    return make_server(
+        "127.0.0.1", 0, lambda *_: [], threaded=True, request_handler=MotoRequestHandler
+    )
 
 
 def _clusters(regions: Sequence[str]) -> frozenset[str]:

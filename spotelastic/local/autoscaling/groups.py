@@ -36,8 +36,6 @@ from spotelastic.local.instances import machines
 from spotelastic.local.instances.machines import LocalInstance, LocalInstances
 from spotelastic.local.instances.spot_market import SpotMarket
 
-TERMINATING = "autoscaling:EC2_INSTANCE_TERMINATING"
-
 _log = logging.getLogger(__name__)
 
 RETRY = 15.0

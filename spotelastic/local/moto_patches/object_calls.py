@@ -7,7 +7,7 @@ from typing import Any
 from moto.iam.access_control import PermissionResult
 from moto.s3.models import FakeBucket, FakeKey, S3Backend, s3_backends
 
-from spotelastic.local.base.kept_objects import Content, KeptBuckets
+from spotelastic.local.base.kept_objects import Content, KeptBuckets, names
 from spotelastic.local.cloud import ACCOUNT, REGIONS
 from spotelastic.local.moto_patches.patch import Patches
 
@@ -33,7 +33,7 @@ def install(patches: Patches, buckets: KeptBuckets) -> None:
 
 def _load(buckets: KeptBuckets) -> None:
     backend = s3_backends[ACCOUNT][PARTITION]
-    for name in buckets.names():
+    for name in names(buckets.root):
         region = next((each for each in REGIONS if name.endswith(f"-{each}")), REGIONS[0])
         bucket = backend.create_bucket(name, region)
         for key, content in buckets.objects(name):
