@@ -22,7 +22,7 @@ LEFT_OUT = frozenset(
         *("on_demand", "spot_patience", "build_secret", "environment", "gpu_memory", "disk"),
         *("region", "regions", "region_patience", "moves_per_day", "prefer_capacity"),
         *("read", "write", "mount"),
-        *("control", "control_type"),
+        *("control", "control_type", "force"),
     }
 )
 FIXED = frozenset({"storage", "bucket", "resume", "lease"})
@@ -45,6 +45,12 @@ def fields() -> Mapping[str, ConfigField]:
         for field in config_fields(PodConfig)
         if field.name not in LEFT_OUT and field.panel != NETWORK
     }
+
+
+def rendered() -> frozenset[str]:
+    """Return the names of the options that an ElasticJob depends on; all others are a command's."""
+    names = {field.name for field in fields().values()}
+    return frozenset({*names, "name", "namespace", "env_file"})
 
 
 def in_resource_terms(text: str) -> str:

@@ -11,7 +11,8 @@ from spotelastic import validation
 from spotelastic.cli.options import script_args
 from spotelastic.cli.options import up as options
 from spotelastic.client.config.job_config import SCRIPT
-from spotelastic.client.kubernetes.pod_config import PRINTED, PodConfig
+from spotelastic.client.kubernetes.pod_config import PodConfig
+from spotelastic.client.operator.fields import rendered
 from spotelastic.kubernetes.job_as_pods import PodJob
 
 EXAMPLES = """[bold]Examples[/]
@@ -66,7 +67,7 @@ def _signature() -> Any:
     as_json = Annotated[bool, typer.Option("--json", help="Print JSON in place of YAML.")]
     kind = Parameter.POSITIONAL_OR_KEYWORD
     own = Parameter("json", kind, default=False, annotation=as_json)
-    return Signature([*options.parameters(PodConfig, PRINTED), own])
+    return Signature([*options.parameters(PodConfig, rendered()), own])
 
 
 render.__signature__ = _signature()  # type: ignore[attr-defined]
