@@ -12,6 +12,10 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
+INTERRUPTION = "EC2 Spot Instance Interruption Warning"
+REBALANCE = "EC2 Instance Rebalance Recommendation"
+STATE = "EC2 Instance State-change Notification"
+
 _log = logging.getLogger(__name__)
 
 
@@ -32,34 +36,10 @@ class BusEvent:
         return named[3] if len(named) > 3 else str(self.detail.get("eventRegion", ""))
 
 
-def interruption_warning(region: str, instance: str) -> BusEvent:
-    """Return the notice of a spot interruption."""
-    return BusEvent(
-        "aws.ec2",
-        "EC2 Spot Instance Interruption Warning",
-        (f"arn:aws:ec2:{region}:instance/{instance}",),
-        {"instance-id": instance, "instance-action": "terminate"},
-    )
-
-
-def rebalance_recommendation(region: str, instance: str) -> BusEvent:
-    """Return a rebalance recommendation."""
-    return BusEvent(
-        "aws.ec2",
-        "EC2 Instance Rebalance Recommendation",
-        (f"arn:aws:ec2:{region}:instance/{instance}",),
-        {"instance-id": instance},
-    )
-
-
-def state_change(account: str, region: str, instance: str, state: str) -> BusEvent:
-    """Return the event of an instance's new state."""
-    return BusEvent(
-        "aws.ec2",
-        "EC2 Instance State-change Notification",
-        (f"arn:aws:ec2:{region}:{account}:instance/{instance}",),
-        {"instance-id": instance, "state": state},
-    )
+def of_instance(type: str, region: str, instance: str, **detail: str) -> BusEvent:
+    """Return an event about an instance."""
+    arn = f"arn:aws:ec2:{region}:instance/{instance}"
+    return BusEvent("aws.ec2", type, (arn,), {"instance-id": instance, **detail})
 
 
 def lifecycle_action(group: Any, instance: str, hook: Any, token: str) -> BusEvent:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from spotelastic.clock import wall
-from spotelastic.local.base import eventbridge_messages
+from spotelastic.local.base import eventbridge_messages as events
 from spotelastic.local.base.agenda import Agenda
 from spotelastic.local.instances import metadata
 from spotelastic.local.instances.imds import MetadataServer
@@ -74,7 +74,7 @@ class LocalInstances:
         power: Power,
         market: SpotMarket,
         imds_port: int,
-        emit: Callable[[eventbridge_messages.BusEvent], None],
+        emit: Callable[[events.BusEvent], None],
     ) -> None:
         self._agenda = agenda
         self._power = power
@@ -162,7 +162,7 @@ class LocalInstances:
         if machine.state not in (PENDING, RUNNING):
             return
         machine.notices.interruption = end = wall() + seconds
-        self._emit(eventbridge_messages.interruption_warning(machine.it.region_name, machine.id))
+        self._tell(machine, events.INTERRUPTION, **{"instance-action": "terminate"})
         self._agenda.at(end, partial(self._take_away, machine, end))
 
     def _take_away(self, machine: LocalInstance, end: float) -> None:
@@ -172,9 +172,7 @@ class LocalInstances:
     def recommend_rebalance(self, machine: LocalInstance) -> None:
         """Send the instance a rebalance recommendation."""
         machine.notices.rebalance = wall()
-        self._emit(
-            eventbridge_messages.rebalance_recommendation(machine.it.region_name, machine.id)
-        )
+        self._tell(machine, events.REBALANCE)
 
     # -- switching ---------------------------------------------------------------------------
 
@@ -220,12 +218,11 @@ class LocalInstances:
     def _set_state(self, machine: LocalInstance, state: str) -> None:
         machine.it._state.name = state
         machine.it._state.code = _CODES[state]
-        self._emit(
-            eventbridge_messages.state_change(
-                machine.it.owner_id, machine.it.region_name, machine.id, state
-            )
-        )
+        self._tell(machine, events.STATE, state=state)
         self.changed(machine)
+
+    def _tell(self, machine: LocalInstance, type: str, **detail: str) -> None:
+        self._emit(events.of_instance(type, machine.it.region_name, machine.id, **detail))
 
     # -- the metadata service ----------------------------------------------------------------
 
