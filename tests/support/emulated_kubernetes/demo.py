@@ -7,7 +7,7 @@ replaces pods, and the nodes go on by themselves.
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,7 @@ class Demo:
         self._printed: dict[str, int] = {}
         self._pause = threading.Event()
 
-    def apply(self, job: Iterable[Mapping[str, Any]]) -> None:
+    def apply(self, job: Iterable[dict[str, Any]]) -> None:
         """Create the objects of the job."""
         for each in job:
             self._say(f"kubectl apply: {each['kind']} {each['metadata']['name']}")
