@@ -21,7 +21,7 @@ from spotelastic.model.job import JobSpec
 
 logger = logging.getLogger(__name__)
 
-POD, SPOT, GRACE = "SPOTELASTIC_POD", "SPOTELASTIC_SPOT", "SPOTELASTIC_GRACE"
+POD, GRACE = "SPOTELASTIC_POD", "SPOTELASTIC_GRACE"
 ADDRESS, ZONE = "SPOTELASTIC_LOCAL_ADDR", "SPOTELASTIC_ZONE"
 SECRETS = "SPOTELASTIC_SECRETS"
 """Variable with the names of those variables whose values are secret, separated by commas."""
@@ -53,8 +53,8 @@ def agent() -> int:
         spec = _job()
         log_as("boot", node, spec.env)
         workdir = code_folder(spec, pod_files.FOLDER / pod_files.CODE_VOLUME)
-        secret = os.environ.get(SECRETS, "").split(",")
-        hidden = [os.environ[name] for name in secret if name in os.environ]
+        names = os.environ.get(SECRETS, "").split(",")
+        hidden = [os.environ[name] for name in names if name in os.environ]
         blot = redactor(hidden)
         address = os.environ[ADDRESS]
         config = AgentConfig(
@@ -69,7 +69,7 @@ def agent() -> int:
             state=home() / "agent",
             shm=Path("/dev/shm/spotelastic"),
             storage=spec.storage,
-            spot=bool(os.environ.get(SPOT)),
+            spot=True,
             type="pod",
             health=HealthChecks(gpus=bool(spec.gpus)),
             code=spec.settings.code,

@@ -30,7 +30,8 @@ from spotelastic.cli.options import up as options
 from spotelastic.cli.options.help_pages import PagedCommand
 from spotelastic.cli.options.placed import former, placed
 from spotelastic.client.config import config_file
-from spotelastic.client.kubernetes.pod_config import PRINTED, PodConfig
+from spotelastic.client.kubernetes.pod_config import PodConfig
+from spotelastic.client.operator.fields import rendered
 
 app = typer.Typer(
     name="spotelastic",
@@ -59,8 +60,8 @@ def _root(
         context.default_map = {"up": options.as_typed(configured, PodConfig)}
     if context.invoked_subcommand == "kube":
         configured = config_file.defaults(Path.cwd(), os.environ, PodConfig)
-        rendered = {name: value for name, value in configured.items() if name in PRINTED}
-        context.default_map = {"kube": {"render": options.as_typed(rendered, PodConfig)}}
+        its = {name: value for name, value in configured.items() if name in rendered()}
+        context.default_map = {"kube": {"render": options.as_typed(its, PodConfig)}}
 
 
 _START, _WATCH, _CHANGE = "Start a job", "Watch it", "Change it"

@@ -13,7 +13,6 @@ may make pods, or a manifest has the value of a secret.
 """
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 from spotelastic.kubernetes import pod_files
@@ -23,11 +22,11 @@ from spotelastic.kubernetes.pods import (
     CONTAINER_SECURITY,
     ZONE,
     Manifest,
-    deployment,
-    granted,
+    filled_in,
     own_variables,
     pod,
     pod_security,
+    soon,
     writable_mounts,
     writable_volumes,
 )
@@ -38,8 +37,6 @@ from spotelastic.model.job import JobSpec
 CLIENT_PORT = 2379
 LEAVES_WITHIN = 30
 """Grace of the control pod, in seconds: it saves etcd before it ends."""
-GONE_AFTER = 10
-"""Seconds after which pods of a machine that does not answer are replaced."""
 BOOT = ("spotelastic", "boot")
 
 
@@ -62,11 +59,24 @@ def control_plane(its: KubeNames, job: PodJob, image: str, root: Manifest) -> li
     `image` is the control pod's, which is not the job's: nothing that a job brings has its rights.
     """
     return [
-        *granted(partial(_control, its, root), control_rules(its)),
+        *_account(its, root),
         _service(its, root),
         *_network_policies(its, job, root),
         _deployment(its, image, root),
     ]
+
+
+def _account(its: KubeNames, root: Manifest) -> list[Manifest]:
+    """Return the control pod's service account, and the Role and RoleBinding of its rights."""
+    group = "rbac.authorization.k8s.io"
+    account = _control(its, root, "v1", "ServiceAccount")
+    role = _control(its, root, f"{group}/v1", "Role")
+    binding = _control(its, root, f"{group}/v1", "RoleBinding")
+    account["automountServiceAccountToken"] = False
+    role["rules"] = control_rules(its)
+    binding["roleRef"] = {"apiGroup": group, "kind": "Role", "name": its.control}
+    binding["subjects"] = [{"kind": "ServiceAccount", "name": its.control}]
+    return [account, role, binding]
 
 
 def secret(its: KubeNames, values: dict[str, str], root: Manifest) -> Manifest:
@@ -87,40 +97,23 @@ def worker_template(its: KubeNames, job: PodJob, spec: JobSpec) -> Manifest:
     labels = its.labels("worker")
     settings = {
         "SPOTELASTIC_GRACE": str(job.grace),
-        "SPOTELASTIC_SPOT": "1",
         "SPOTELASTIC_SECRETS": ",".join(sorted(spec.secrets)),
     }
     env = [
-        _field("SPOTELASTIC_POD", "metadata.name"),
+        # Kubernetes 1.35 copies the zone from the machine; before that it is empty.
+        *filled_in(LOCAL_ADDR="status.podIP", ZONE=f"metadata.labels['{ZONE}']"),
+        *filled_in(POD="metadata.name"),
         *({"name": name, "value": value} for name, value in settings.items()),
     ]
     own: Manifest = {"command": [*BOOT, "pod"]}
     if job.metrics_port:
         own["ports"] = [{"name": "metrics", "containerPort": job.metrics_port}]
     made = pod(job, labels, own, env, _mounted(its))
-    made |= _zones(job, labels, made.get("affinity", {}))
-    made["tolerations"] = [*made["tolerations"], *_soon()]
     return merged({"metadata": {"labels": labels}, "spec": made}, job.template)
 
 
-def _zones(job: PodJob, labels: dict[str, str], affinity: Manifest) -> Manifest:
-    """Return the wish that all pods are in one zone, or in all of them."""
-    selector = {"matchLabels": labels}
-    if job.placement.spread:
-        spread = {
-            "maxSkew": 1,
-            "topologyKey": ZONE,
-            "whenUnsatisfiable": "ScheduleAnyway",
-            "labelSelector": selector,
-        }
-        return {"topologySpreadConstraints": [spread]}
-    together = {"weight": 50, "podAffinityTerm": {"topologyKey": ZONE, "labelSelector": selector}}
-    wished = {"preferredDuringSchedulingIgnoredDuringExecution": [together]}
-    return {"topologySpreadConstraints": [], "affinity": {**affinity, "podAffinity": wished}}
-
-
-def _mounted(its: KubeNames) -> list[tuple[Manifest, Manifest]]:
-    """Return where a worker finds the job and its code, with the volumes that hold them."""
+def _mounted(its: KubeNames) -> dict[str, Manifest]:
+    """Return the volumes in which a worker finds the job and its code."""
     parts = [
         {
             "configMap": {
@@ -131,22 +124,13 @@ def _mounted(its: KubeNames) -> list[tuple[Manifest, Manifest]]:
         }
         for number in range(pod_files.MOST_PARTS)
     ]
-    volumes: Manifest = {
+    return {
         pod_files.JOB_VOLUME: {"configMap": {"name": its.object("job.json")}},
         pod_files.CODE_VOLUME: {"projected": {"sources": parts}},
     }
-    return [
-        (
-            {"name": name, "mountPath": str(pod_files.FOLDER / name), "readOnly": True},
-            {"name": name, **volume},
-        )
-        for name, volume in volumes.items()
-    ]
 
 
 def _deployment(its: KubeNames, image: str, root: Manifest) -> Manifest:
-    where = {"SPOTELASTIC_LOCAL_ADDR": "status.podIP", "SPOTELASTIC_POD": "metadata.name"}
-    where["SPOTELASTIC_NAMESPACE"] = "metadata.namespace"
     answers = {"tcpSocket": {"port": "etcd"}, "timeoutSeconds": 5}
     container = {
         "name": "control",
@@ -155,7 +139,8 @@ def _deployment(its: KubeNames, image: str, root: Manifest) -> Manifest:
         "env": [
             *own_variables(),
             {"name": "SPOTELASTIC_CLUSTER", "value": its.cluster},
-            *(_field(name, path) for name, path in where.items()),
+            *filled_in(POD="metadata.name", NAMESPACE="metadata.namespace"),
+            *filled_in(LOCAL_ADDR="status.podIP"),
         ],
         "resources": {
             "requests": {"cpu": "250m", "memory": "512Mi"},
@@ -173,11 +158,20 @@ def _deployment(its: KubeNames, image: str, root: Manifest) -> Manifest:
         "automountServiceAccountToken": True,
         "serviceAccountName": its.control,
         "terminationGracePeriodSeconds": LEAVES_WITHIN,
-        "tolerations": _soon(),
+        "tolerations": soon(),
         "containers": [container],
         "volumes": writable_volumes("4Gi"),
     }
-    return deployment(_control(its, root, "apps/v1", "Deployment"), its.labels("control-pod"), spec)
+    labels = its.labels("control-pod")
+    made = _control(its, root, "apps/v1", "Deployment")
+    # Recreate: two pods would only wait for each other.
+    made["spec"] = {
+        "replicas": 1,
+        "strategy": {"type": "Recreate"},
+        "selector": {"matchLabels": labels},
+        "template": {"metadata": {"labels": labels}, "spec": spec},
+    }
+    return made
 
 
 def _service(its: KubeNames, root: Manifest) -> Manifest:
@@ -252,20 +246,3 @@ def _named(
     if root:
         metadata["ownerReferences"] = [owner(root)]
     return {"apiVersion": version, "kind": kind, "metadata": metadata}
-
-
-def _field(name: str, path: str) -> Manifest:
-    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
-
-
-def _soon() -> list[Manifest]:
-    """Return tolerations by which pods of a lost machine are replaced soon, and not after 5 min."""
-    return [
-        {
-            "key": f"node.kubernetes.io/{word}",
-            "operator": "Exists",
-            "effect": "NoExecute",
-            "tolerationSeconds": GONE_AFTER,
-        }
-        for word in ("not-ready", "unreachable")
-    ]

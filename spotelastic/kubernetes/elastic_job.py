@@ -7,16 +7,11 @@ nothing that is not ours, and collides with nothing that somebody else owns.
 GROUP = "spotelastic.internal"
 VERSION = "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
-KIND, LIST_KIND = "ElasticJob", "ElasticJobList"
-PLURAL, SINGULAR, SHORT = "elasticjobs", "elasticjob", "ej"
-NAME = f"{PLURAL}.{GROUP}"
-"""Of the CustomResourceDefinition."""
+KIND, PLURAL = "ElasticJob", "elasticjobs"
 FOLDER = "spotelastic/folder"
 """Annotation with the folder that `up` has shipped."""
 FINALIZER = f"{GROUP}/cluster"
 """Holds a deleted ElasticJob until nothing is left of its cluster."""
-CONDITIONS = ("Accepted", "Running", "Succeeded", "Failed")
-"""Types of the conditions in its status."""
 MARK = "elastic-job.json"
 """The object of a cluster that says which ElasticJob it was made for. Of all objects it goes last.
 """

@@ -1,4 +1,4 @@
-"""Values that describe a job as pods: the image, what it runs, and what each pod asks for.
+"""Values that describe a job as pods: the image, and what each pod asks for.
 
 A wrong value is a `UsageError` that names the flag.
 """
@@ -9,23 +9,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from spotelastic.errors import UsageError
-from spotelastic.model.job import Settings
 
-PORT = 29400
-"""Port of the embedded etcd members; they speak with each other at the one above."""
 SHARED_MEMORY = "32Gi"
 """Size of /dev/shm for pods that have no memory limit."""
 GRACE = 120
 """Default seconds between SIGTERM and SIGKILL for a pod: what a spot interruption leaves."""
-LONGEST = 52
-"""Most characters of a job's name: its pods' host names, name-INDEX, have at most 63."""
-MOST_HOSTS = 3
-"""Most pods that run an etcd member."""
-MOST_NODES = 100_000
-"""Most pods of an Indexed Job whose failures are counted by index."""
-
+LONGEST = 39
+"""Most characters of a job's name: its pods, NAME-workers-on-demand-xxxxx, have at most 63."""
 LONGEST_NAME = 63
-"""Characters of a name that Kubernetes takes."""
+"""Most characters of other names."""
 _NAME = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
 _KEY = re.compile(r"[A-Za-z0-9._-]+")
 _LABEL = re.compile(r"([a-z0-9.-]+/)?[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
@@ -93,7 +85,7 @@ class PodPlacement:
     tolerations: tuple[Mapping[str, str], ...] = ()
     """Further tolerations; that of GPU machines is always there."""
     spread: bool = False
-    """Whether all pods are spread over the zones; otherwise those with etcd members alone."""
+    """Whether the pods are spread over the zones; otherwise they are kept in one."""
 
     def __post_init__(self) -> None:
         for name in self.node_selector:
@@ -103,21 +95,14 @@ class PodPlacement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodJob:
-    """A job whose nodes are pods. `settings` has the smallest and largest number of them."""
+    """A job whose nodes are pods."""
 
     name: str
     image: str
-    command: tuple[str, ...]
-    """What `spotelastic run` is given after its flags: the script and its arguments."""
-    settings: Settings
     storage: str
     """URL that checkpoints go to. Every pod must reach it."""
     namespace: str = ""
     """Empty: the namespace into which the manifests are applied."""
-    flags: tuple[str, ...] = ()
-    """Further flags of `spotelastic run`."""
-    workers: str = ""
-    """Workers of each pod, as --nproc-per-node takes it; empty: one per GPU, else one."""
     env: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, SecretKey] = field(default_factory=dict)
     """Entries of Secrets by the variable that holds them in the pod."""
@@ -128,46 +113,28 @@ class PodJob:
     workdir: str = ""
     """Folder of the image that the script is in; empty: the image's own."""
     service_account: str = ""
-    deadline: int = 0
-    """Seconds after which the job is ended, finished or not; 0: none."""
-    queue: str = ""
-    """Queue of Kueue's that admits the job; empty: none."""
     template: Mapping[str, Any] = field(default_factory=dict)
     """What is merged over the pods' template (`pod_template.py`)."""
     metrics_port: int = 0
 
     def __post_init__(self) -> None:
-        checked_name("--name", self.name)
-        if len(self.name) > LONGEST:
-            raise UsageError(f"--name {self.name}: has more than {LONGEST} characters")
+        checked_name("--name", self.name, LONGEST)
         if self.namespace:
             checked_name("--namespace", self.namespace)
         if not self.image or re.search(r"\s", self.image):
             raise UsageError("--image: name a container image with the script and spotelastic")
-        if not self.command:
-            raise UsageError("no script was given")
         if "://" not in self.storage and not self.storage.startswith("/"):
             raise UsageError(
                 f"--storage {self.storage}: give a URL that all pods reach, such as s3://BUCKET/RUN"
             )
         if self.grace < 1:
             raise UsageError(f"--grace-period {self.grace}: needs to be at least 1")
-        if self.settings.max_nodes > MOST_NODES:
-            raise UsageError(f"--max {self.settings.max_nodes}: a Job has at most {MOST_NODES}")
-
-    @property
-    def hosts(self) -> int:
-        """How many pods, the first ones, run an etcd member.
-
-        Two members would survive no more losses than one.
-        """
-        return MOST_HOSTS if self.settings.max_nodes >= MOST_HOSTS else 1
 
 
-def checked_name(flag: str, name: str) -> str:
+def checked_name(flag: str, name: str, longest: int = LONGEST_NAME) -> str:
     """Return the name of an object. Raises `UsageError` if Kubernetes would not take it."""
-    if len(name) > LONGEST_NAME and _NAME.fullmatch(name):
-        raise UsageError(f"{flag} {name}: a name has at most {LONGEST_NAME} characters")
+    if len(name) > longest and _NAME.fullmatch(name):
+        raise UsageError(f"{flag} {name}: a name has at most {longest} characters")
     if not _NAME.fullmatch(name):
         raise UsageError(
             f"{flag} {name}: a name is lower-case letters, digits and hyphens, and begins with a "

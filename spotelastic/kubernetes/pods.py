@@ -1,27 +1,25 @@
 """Makes the pod template of a job: one container that runs one node (pure)."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from spotelastic.kubernetes.job_as_pods import PORT, PodJob, PodPlacement, PodResources
-from spotelastic.kubernetes.run_command import literal
+from spotelastic.kubernetes.job_as_pods import PodJob, PodPlacement, PodResources
+from spotelastic.kubernetes.pod_files import FOLDER
 
 Manifest = dict[str, Any]
 """A Kubernetes object, as JSON has it."""
 
 CONTAINER = "node"
-INDEX = "batch.kubernetes.io/job-completion-index"
-"""Label of a pod with its index in the Job."""
 ZONE = "topology.kubernetes.io/zone"
-MACHINE = "kubernetes.io/hostname"
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 SHARED_MEMORY = "shared-memory"
 """Name of the volume at /dev/shm."""
-SHARED_MEMORY_MOUNT = {"name": SHARED_MEMORY, "mountPath": "/dev/shm"}
 GPU_TOLERATION = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
 USER = 10001
 """User and group of every container: that of the project's own images, and nobody on a machine."""
 HOME = "/var/spotelastic"
+GONE_AFTER = 10
+"""Seconds after which pods of a machine that does not answer are replaced."""
 WRITABLE = {"files": HOME, "tmp": "/tmp"}
 """Volumes for what a container writes, by their names: the rest of its files is read-only."""
 CONTAINER_SECURITY: Manifest = {
@@ -35,34 +33,45 @@ def pod(
     job: PodJob,
     labels: Mapping[str, str],
     own: Manifest,
-    env: Sequence[Manifest] = (),
-    mounted: Sequence[tuple[Manifest, Manifest]] = (),
+    env: Sequence[Manifest],
+    mounted: Mapping[str, Manifest],
 ) -> Manifest:
     """Return the specification of a pod, whose container's process is the node's agent.
 
-    `labels` tell the job's pods from others, `own` is what the container has besides, and `mounted`
-    are further mounts with their volumes.
+    `labels` are the pod's, `own` is what the container has besides, and `mounted` are volumes that
+    it reads, by their names.
     """
     container: Manifest = {
         "name": CONTAINER,
         "image": job.image,
         **own,
-        "env": [*own_variables(job.env), *downward(), *env, *variables(job)],
+        "env": [*own_variables(job.env), *env, *variables(job)],
         "resources": requested(job.resources),
         "securityContext": CONTAINER_SECURITY,
-        "volumeMounts": [SHARED_MEMORY_MOUNT, *writable_mounts(), *(at for at, _ in mounted)],
+        "volumeMounts": [
+            {"name": SHARED_MEMORY, "mountPath": "/dev/shm"},
+            *writable_mounts(),
+            *(
+                {"name": name, "mountPath": f"{FOLDER / name}", "readOnly": True}
+                for name in mounted
+            ),
+        ],
     }
     if job.workdir:
         container["workingDir"] = job.workdir
     spec: Manifest = {
         "terminationGracePeriodSeconds": job.grace,
         **pod_security(),
-        **scheduling(job, labels),
+        **scheduling(job.placement, labels),
         "containers": [container],
         "volumes": [
-            shared_memory(job.resources),
+            # Has the snapshots: a container's own /dev/shm has 64 MiB.
+            {
+                "name": SHARED_MEMORY,
+                "emptyDir": {"medium": "Memory", "sizeLimit": job.resources.shm},
+            },
             *writable_volumes(),
-            *(volume for _, volume in mounted),
+            *({"name": name, **volume} for name, volume in mounted.items()),
         ],
     }
     if job.service_account:
@@ -90,38 +99,6 @@ def pod_security() -> Manifest:
     }
 
 
-def deployment(made: Manifest, labels: Mapping[str, str], pod: Manifest) -> Manifest:
-    """Return a Deployment of one pod, whose type and metadata are given."""
-    # Recreate: two pods would only wait for each other.
-    spec = {
-        "replicas": 1,
-        "strategy": {"type": "Recreate"},
-        "selector": {"matchLabels": dict(labels)},
-        "template": {"metadata": {"labels": dict(labels)}, "spec": pod},
-    }
-    return {**made, "spec": spec}
-
-
-def granted(named: Callable[[str, str], Manifest], rules: Sequence[Manifest]) -> list[Manifest]:
-    """Return a service account, and the Role and RoleBinding of its rights.
-
-    `named` returns an object of an API version and a kind, with its metadata.
-    """
-    group = "rbac.authorization.k8s.io"
-    account = {**named("v1", "ServiceAccount"), "automountServiceAccountToken": False}
-    name = account["metadata"]["name"]
-    role, binding = named(f"{group}/v1", "Role"), named(f"{group}/v1", "RoleBinding")
-    return [
-        account,
-        {**role, "rules": list(rules)},
-        {
-            **binding,
-            "roleRef": {"apiGroup": group, "kind": "Role", "name": name},
-            "subjects": [{"kind": "ServiceAccount", "name": name}],
-        },
-    ]
-
-
 def writable_volumes(size: str = "") -> list[Manifest]:
     """Return the volumes of `WRITABLE`, each of at most that size."""
     limit = {"sizeLimit": size} if size else {}
@@ -139,34 +116,25 @@ def own_variables(given: Collection[str] = ()) -> list[Manifest]:
     return [{"name": name, "value": values[name]} for name in values if name not in given]
 
 
-def downward() -> list[Manifest]:
-    """Return variables that the kubelet fills in: flags of `spotelastic run`, which reads them."""
-    fields = {
-        "SPOTELASTIC_LOCAL_ADDR": "status.podIP",
-        # Kubernetes 1.35 copies it from the machine; before that it is empty.
-        "SPOTELASTIC_ZONE": f"metadata.labels['{ZONE}']",
-    }
+def filled_in(**paths: str) -> list[Manifest]:
+    """Return variables that the kubelet fills in from fields of the pod."""
     return [
-        {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
-        for name, path in fields.items()
+        {"name": f"SPOTELASTIC_{name}", "valueFrom": {"fieldRef": {"fieldPath": path}}}
+        for name, path in paths.items()
     ]
 
 
 def variables(job: PodJob) -> list[Manifest]:
     """Return the job's own variables; those that are secret refer to a Secret."""
-    plain = [{"name": name, "value": literal(value)} for name, value in sorted(job.env.items())]
+    # Kubernetes replaces $(NAME), and makes $$ one $.
+    plain = [
+        {"name": name, "value": text.replace("$", "$$")} for name, text in sorted(job.env.items())
+    ]
     hidden = [
         {"name": name, "valueFrom": {"secretKeyRef": {"name": of.secret, "key": of.key}}}
         for name, of in sorted(job.secrets.items())
     ]
     return [*plain, *hidden]
-
-
-def ports(metrics_port: int = 0) -> list[Manifest]:
-    """Return the ports that have names; workers and daemons take free ones."""
-    named = {"etcd": PORT, "etcd-peer": PORT + 1}
-    named |= {"metrics": metrics_port} if metrics_port else {}
-    return [{"name": name, "containerPort": port} for name, port in named.items()]
 
 
 def requested(resources: PodResources) -> Manifest:
@@ -182,71 +150,49 @@ def requested(resources: PodResources) -> Manifest:
     return {key: value for key, value in (("requests", requests), ("limits", limits)) if value}
 
 
-def shared_memory(resources: PodResources) -> Manifest:
-    """Return the volume that snapshots are in; a container's own /dev/shm has 64 MiB."""
-    return {
-        "name": SHARED_MEMORY,
-        "emptyDir": {"medium": "Memory", "sizeLimit": resources.shm},
-    }
-
-
-def scheduling(job: PodJob, labels: Mapping[str, str]) -> Manifest:
-    """Return where the pods of a job may run."""
-    placement = job.placement
-    made: Manifest = {"topologySpreadConstraints": _spread(job, labels)}
+def scheduling(placement: PodPlacement, labels: Mapping[str, str]) -> Manifest:
+    """Return where the pods of a job, which have these labels, may run."""
+    affinity: Manifest = {}
+    made: Manifest = {"tolerations": [GPU_TOLERATION, *map(dict, placement.tolerations), *soon()]}
     if placement.node_selector:
         made["nodeSelector"] = dict(sorted(placement.node_selector.items()))
     if placement.instance_types:
-        made["affinity"] = {"nodeAffinity": _instance_types(placement)}
-    made["tolerations"] = [GPU_TOLERATION, *map(dict, placement.tolerations)]
-    return made
+        affinity["nodeAffinity"] = _instance_types(placement.instance_types)
+    selector = {"labelSelector": {"matchLabels": dict(labels)}, "topologyKey": ZONE}
+    if placement.spread:
+        wish = {**selector, "maxSkew": 1, "whenUnsatisfiable": "ScheduleAnyway"}
+        made["topologySpreadConstraints"] = [wish]
+    else:
+        wish = {"weight": 50, "podAffinityTerm": selector}
+        affinity["podAffinity"] = {"preferredDuringSchedulingIgnoredDuringExecution": [wish]}
+    return made | ({"affinity": affinity} if affinity else {})
 
 
-def hosts_only(job: PodJob, labels: Mapping[str, str]) -> Manifest:
-    """Return the selector of those pods of a job that run etcd members."""
-    first = [str(index) for index in range(job.hosts)]
-    return {
-        "matchLabels": dict(labels),
-        "matchExpressions": [{"key": INDEX, "operator": "In", "values": first}],
-    }
-
-
-def _spread(job: PodJob, labels: Mapping[str, str]) -> list[Manifest]:
-    """Return constraints that keep one zone, or one machine, from holding several members of etcd.
-
-    They are wishes: a job is better off with its members in one zone than without them.
-    """
-    whole = {"matchLabels": dict(labels)}
-    hosts = hosts_only(job, labels)
-    over = [(ZONE, whole if job.placement.spread else hosts), (MACHINE, hosts)]
+def soon() -> list[Manifest]:
+    """Return tolerations by which pods of a machine that does not answer are replaced soon."""
     return [
         {
-            "maxSkew": 1,
-            "topologyKey": key,
-            "whenUnsatisfiable": "ScheduleAnyway",
-            "labelSelector": selector,
+            "key": f"node.kubernetes.io/{word}",
+            "operator": "Exists",
+            "effect": "NoExecute",
+            "tolerationSeconds": GONE_AFTER,
         }
-        for key, selector in over
+        for word in ("not-ready", "unreachable")
     ]
 
 
-def _instance_types(placement: PodPlacement) -> Manifest:
+def _instance_types(names: Sequence[str]) -> Manifest:
     """Return an affinity to the named types alone, with the first ones preferred."""
-    names = placement.instance_types
 
     def only(*values: str) -> Manifest:
-        return {
-            "matchExpressions": [
-                {"key": INSTANCE_TYPE, "operator": "In", "values": list(values)},
-            ]
-        }
+        wanted = {"key": INSTANCE_TYPE, "operator": "In", "values": list(values)}
+        return {"matchExpressions": [wanted]}
 
-    required = {"nodeSelectorTerms": [only(*names)]}
     preferred = [
         {"weight": max(1, 100 - 10 * place), "preference": only(name)}
         for place, name in enumerate(names)
     ]
     return {
-        "requiredDuringSchedulingIgnoredDuringExecution": required,
+        "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [only(*names)]},
         "preferredDuringSchedulingIgnoredDuringExecution": preferred,
     }

@@ -6,10 +6,10 @@ from typing import Any
 from spotelastic.errors import EnvironmentFailure
 
 
-def yaml_text(manifests: Sequence[Mapping[str, Any]], heading: Sequence[str] = ()) -> str:
-    """Return the manifests as one file of several documents, below comments."""
+def yaml_text(manifest: Mapping[str, Any], heading: Sequence[str] = ()) -> str:
+    """Return a manifest below comments."""
     above = "".join(f"# {line}\n" for line in heading)
-    return above + str(_yaml().safe_dump_all(manifests, sort_keys=False, width=96))
+    return above + str(_yaml().safe_dump(manifest, sort_keys=False, width=96))
 
 
 def read(text: str) -> Any:

@@ -15,7 +15,6 @@ import select
 import signal
 import socket
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict
 from ipaddress import IPv4Network
 from pathlib import Path
@@ -28,14 +27,14 @@ from spotelastic.errors import EnvironmentFailure, SpotelasticError
 from spotelastic.linux import name_process
 from spotelastic.local.base import processes
 from spotelastic.local.base.remains import Remains, write_atomically
-from spotelastic.local.cloud import CloudInfo
+from spotelastic.local.cloud import REGIONS, CloudInfo
 from spotelastic.local.server import Config, Server
 
 HELPERS = ("starter", "aws", "users", "imds", "hypervisor", "agenda")
 """Beginnings of the names of threads without which the cloud would stand still: it ends."""
 _IMDS_PORT = 1338
 _ZONES = ("a", "b", "c")
-_LOOPBACK = IPv4Network("127.0.0.0/8")
+_NETS = tuple(f"127.{number}.0.0/16" for number in range(80, 96))
 
 
 def main() -> None:
@@ -52,7 +51,7 @@ def main() -> None:
         Thread(target=_await_death, args=(starter, over), name="starter", daemon=True).start()
     remains = Remains(**settings["remains"])
     try:
-        with _claim_net(settings["nets"]) as claim, minded(HELPERS, lambda *_: over.set()):
+        with _claim_net() as claim, minded(HELPERS, lambda *_: over.set()):
             _run(settings, remains, claim.net, announce, over)
     except SpotelasticError as error:
         _announce_failure(announce, str(error))
@@ -68,7 +67,6 @@ def _run(settings: dict[str, Any], remains: Remains, net: str, announce: int, ov
     config = Config(
         remains=remains,
         net=net,
-        region=settings["region"],
         imds_port=_imds_port(net),
         buckets=Path(settings["buckets"]),
         logs=Path(settings["logs"]),
@@ -86,8 +84,8 @@ def _run(settings: dict[str, Any], remains: Remains, net: str, announce: int, ov
             pid=os.getpid(),
             folder=remains.folder,
             net=net,
-            region=config.region,
-            zones=tuple(config.region + zone for zone in _ZONES),
+            region=REGIONS[0],
+            zones=tuple(REGIONS[0] + zone for zone in _ZONES),
             imds_port=config.imds_port,
             started=processes.started_at(os.getpid()),
             secret=server.secret,
@@ -131,26 +129,16 @@ class _Claim:
         self._socket.close()
 
 
-def _claim_net(nets: Sequence[str]) -> _Claim:
-    """Claim the first free block. Raises `EnvironmentFailure` if a block is not on this machine."""
-    for net in nets:
-        _check_net(net)
+def _claim_net() -> _Claim:
+    """Claim the first free block of loopback addresses."""
+    for net in _NETS:
         try:
             return _Claim(net)
         except OSError:
             continue
     raise EnvironmentFailure(
-        f"all blocks of addresses are used by other local clouds: {', '.join(nets)}"
+        f"all blocks of addresses are used by other local clouds: {', '.join(_NETS)}"
     )
-
-
-def _check_net(net: str) -> None:
-    try:
-        fits = IPv4Network(net).subnet_of(_LOOPBACK)
-    except ValueError as error:
-        raise EnvironmentFailure(f"not a block of addresses: {error}") from error
-    if not fits:
-        raise EnvironmentFailure(f"{net} is not on this machine: choose a block inside {_LOOPBACK}")
 
 
 def _imds_port(net: str) -> int:

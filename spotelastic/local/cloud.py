@@ -30,14 +30,13 @@ ACCOUNT = "123456789012"  # moto's
 ADMINISTRATOR = "AKIALOCALCLOUD000000"
 """The access key of the account's administrator. Its secret is drawn when the cloud starts."""
 REGIONS = ("us-east-1", "us-east-2", "us-west-2")
-"""The regions that every local cloud has."""
+"""The regions that every local cloud has, its own first."""
 BOOT = (sys.executable, "-m", "spotelastic", "boot")
 PROGRAM = "SPOTELASTIC_LOCAL_PROGRAM"
 """Names a file that runs a cloud's process in place of spotelastic's: tests change the cloud so."""
 
 _SHM_NEEDED = 256 * 2**20  # bytes
 _DISK_NEEDED = 2**30
-_NETS = tuple(f"127.{number}.0.0/16" for number in range(80, 96))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +67,8 @@ class CloudInfo:
 
         Networks of AWS's regions may overlap. Here all are on this machine's loopback interface.
         """
-        home, *rest = regions(self.region)
         lower, upper = IPv4Network(self.net).subnets()
-        return str(lower if region == home else list(upper.subnets(2))[rest.index(region)])
-
-
-def regions(home: str) -> tuple[str, ...]:
-    """Return the regions of a cloud, the one that it was started with first."""
-    return (home, *(region for region in REGIONS if region != home))
+        return str((lower, *upper.subnets(2))[REGIONS.index(region)])
 
 
 class RunsAlready(UsageError):
@@ -86,17 +79,14 @@ def start(
     *,
     detach: bool = True,
     user: socket.socket | None = None,
-    net: str | None = None,
-    region: str = "us-east-1",
     timeout: float = 60.0,
     boot_command: Sequence[str] = BOOT,
 ) -> CloudInfo:
     """Start a cloud as a separate process, in its own session.
 
     Unless `detach`ed it ends, and cleans up, when its starter ends in any way. With a `user`, a
-    connection for joining.py, it ends when it has no users any more. `net` is the block of loopback
-    addresses for its instances; by default one that no other local cloud on this machine uses.
-    `boot_command` is what an instance runs.
+    connection for joining.py, it ends when it has no users any more. `boot_command` is what an
+    instance runs.
 
     Raises `RunsAlready` if a cloud is running, `EnvironmentFailure` if the machine lacks something,
     and `Unavailable` if it is not ready after `timeout` seconds.
@@ -112,8 +102,6 @@ def start(
         remains = Remains(tempfile.mkdtemp(prefix="spotelastic-"), str(_record()))
         settings: dict[str, object] = {
             "remains": asdict(remains),
-            "nets": [net] if net else _NETS,
-            "region": region,
             "buckets": str(buckets()),
             "logs": str(logs()),
             "boot_command": list(boot_command),

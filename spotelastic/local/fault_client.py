@@ -19,6 +19,7 @@ from spotelastic.errors import SpotelasticError, Unavailable, UsageError
 from spotelastic.local import signatures
 from spotelastic.local.base import processes
 from spotelastic.local.cloud import ADMINISTRATOR
+from spotelastic.local.refusals import replied
 from spotelastic.signals import send
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ class Desk:
         return machine
 
 
-def answer(desk: Desk, fault: str, body: bytes) -> tuple[int, bytes]:
+def answer(desk: Desk, fault: str, body: bytes) -> tuple[str, bytes]:
     """Carry out one request; return the HTTP status and body."""
     try:
         if fault.startswith("_") or not callable(getattr(type(desk), fault, None)):
@@ -135,8 +136,8 @@ def answer(desk: Desk, fault: str, body: bytes) -> tuple[int, bytes]:
         with desk.lock:
             result = getattr(desk, fault)(**json.loads(body))
     except (SpotelasticError, TypeError, ValueError) as error:
-        return 400, json.dumps({"error": str(error)}).encode()
-    return 200, json.dumps({"result": result}).encode()
+        return "400 Bad Request", json.dumps({"error": str(error)}).encode()
+    return "200 OK", json.dumps({"result": result}).encode()
 
 
 def middleware(desk: Desk, application: Callable[..., Any]) -> Callable[..., Any]:
@@ -148,10 +149,6 @@ def middleware(desk: Desk, application: Callable[..., Any]) -> Callable[..., Any
             return application(environ, start_response)
         body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
         status, payload = answer(desk, path.removeprefix(PREFIX), body)
-        start_response(
-            "200 OK" if status == 200 else "400 Bad Request",
-            [("Content-Type", "application/json"), ("Content-Length", str(len(payload)))],
-        )
-        return [payload]
+        return replied(start_response, payload, status=status)
 
     return handle

@@ -1,9 +1,19 @@
-"""Refuses calls to the local cloud, in the format of the service that each is for."""
+"""Answers calls to the local cloud, and refuses them in the format of the service of each."""
 
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
+
+JSON = "application/x-amz-json-1.1"
+
+
+def replied(
+    start_response: Callable[..., Any], payload: bytes, kind: str = JSON, status: str = "200 OK"
+) -> list[bytes]:
+    """Answer a WSGI request."""
+    start_response(status, [("Content-Type", kind), ("Content-Length", str(len(payload)))])
+    return [payload]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +46,5 @@ class CallRefusal:
         while left > 0 and (data := environ["wsgi.input"].read(min(left, 1 << 20))):
             left -= len(data)
         payload = b"" if environ.get("REQUEST_METHOD") == "HEAD" else self.body(message)
-        kind = "application/x-amz-json-1.1" if self.format == "json" else "text/xml"
-        start_response(self.status, [("Content-Type", kind), ("Content-Length", str(len(payload)))])
-        return [payload]
+        kind = JSON if self.format == "json" else "text/xml"
+        return replied(start_response, payload, kind, self.status)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from threading import RLock, Thread
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from spotelastic.aws.base.identity import CLUSTER, ROLE
 from spotelastic.clock import wall
@@ -23,14 +23,11 @@ from spotelastic.local.base import eventbridge_messages
 from spotelastic.local.base.agenda import Agenda
 from spotelastic.local.base.eventbridge_messages import BusEvent
 from spotelastic.local.base.remains import Remains
-from spotelastic.local.cloud import ACCOUNT
+from spotelastic.local.cloud import ACCOUNT, REGIONS
 from spotelastic.local.instances.machines import LocalInstances
 from spotelastic.local.instances.power import SHUTS_DOWN_WITHIN, Power
 from spotelastic.local.instances.spot_market import SpotMarket
 from spotelastic.local.users import Users
-
-if TYPE_CHECKING:
-    from spotelastic.local.autoscaling.groups import AutoScaling
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +36,6 @@ class Config:
 
     remains: Remains
     net: str
-    region: str
     imds_port: int
     buckets: Path
     """Folder in which S3's objects are stored."""
@@ -55,7 +51,10 @@ class Server:
         """`lost` is called when the hypervisor is gone: without it there is no cloud."""
         prepare_environment(config)
         # moto reads its environment at import
+        from moto.autoscaling.models import autoscaling_backends
+
         from spotelastic.local import moto_patches
+        from spotelastic.local.autoscaling import groups
         from spotelastic.local.autoscaling.regional_groups import RegionalScaling
 
         lock = RLock()
@@ -63,7 +62,6 @@ class Server:
         self._users: Users | None = None
         market = SpotMarket()
         self._agenda = Agenda(lock)
-        self._regions = cloud.regions(config.region)
         self._web = _listening()
         self._address = f"127.0.0.1:{self._web.server_port}"
         self.endpoint = f"http://{self._address}"
@@ -82,10 +80,16 @@ class Server:
             imds_port=config.imds_port,
             emit=self._emit,
         )
-        groups = partial(
-            _scaling, machines=self._machines, market=market, agenda=self._agenda, emit=self._emit
+        made = partial(
+            groups.AutoScaling,
+            machines=self._machines,
+            market=market,
+            agenda=self._agenda,
+            emit=self._emit,
         )
-        scaling = RegionalScaling({region: groups(region) for region in self._regions})
+        scaling = RegionalScaling(
+            {each: made(backend=autoscaling_backends[ACCOUNT][each]) for each in REGIONS}
+        )
         self._machines.changed = scaling.machine_changed
         moto_patches.install(
             lock=lock,
@@ -95,8 +99,6 @@ class Server:
             market=market,
             power=self._power,
             volumes=Path(config.remains.folder, "volumes"),
-            account=ACCOUNT,
-            regions=self._regions,
             buckets_folder=config.buckets,
             logs_folder=config.logs,
             stack_deleted=self._look,
@@ -134,7 +136,7 @@ class Server:
         """Deliver an event to EventBridge that happened at that time."""
         from moto.events.models import events_backends
 
-        backend = events_backends[ACCOUNT][event.region or self._config.region]
+        backend = events_backends[ACCOUNT][event.region or REGIONS[0]]
         eventbridge_messages.put(backend, event, at)
 
     def serve_users(self, over: Callable[[], None], first: Sequence[socket.socket]) -> None:
@@ -144,7 +146,7 @@ class Server:
         """
         self._users = Users(
             self._config.remains.cloud,
-            clusters=partial(_clusters, self._regions),
+            clusters=partial(_clusters, REGIONS),
             take_down=self._take_down,
             over=over,
             ends_unused=bool(first),
@@ -160,9 +162,9 @@ class Server:
         from spotelastic.aws.base.clients import Aws
         from spotelastic.aws.clusters import teardown
 
-        its = [region for region in self._regions if name in _clusters((region,))]
-        os.environ.update(cloud.credentials(self.endpoint, self._config.region, self.secret))
-        for region in its or [self._config.region]:
+        its = [region for region in REGIONS if name in _clusters((region,))]
+        os.environ.update(cloud.credentials(self.endpoint, REGIONS[0], self.secret))
+        for region in its or REGIONS[:1]:
             teardown.delete(name, say=say, aws=Aws(region))
 
     def close(self) -> None:
@@ -185,11 +187,9 @@ def _listening() -> Any:
     from moto.moto_server.werkzeug_app import MotoRequestHandler
     from werkzeug.serving import make_server
 
-    return make_server("127.0.0.1", 0, _not_yet, threaded=True, request_handler=MotoRequestHandler)
-
-
-def _not_yet(_environ: dict[str, Any], _start_response: Callable[..., Any]) -> Any:
-    raise RuntimeError("requests are served from `start` on")
+    return make_server(
+        "127.0.0.1", 0, lambda *_: [], threaded=True, request_handler=MotoRequestHandler
+    )
 
 
 def _clusters(regions: Sequence[str]) -> frozenset[str]:
@@ -209,26 +209,6 @@ def _clusters(regions: Sequence[str]) -> frozenset[str]:
     return frozenset(name for name in named if name)
 
 
-def _scaling(
-    region: str,
-    machines: LocalInstances,
-    market: SpotMarket,
-    agenda: Agenda,
-    emit: Callable[[BusEvent], None],
-) -> "AutoScaling":
-    from moto.autoscaling.models import autoscaling_backends
-
-    from spotelastic.local.autoscaling.groups import AutoScaling
-
-    return AutoScaling(
-        backend=autoscaling_backends[ACCOUNT][region],
-        machines=machines,
-        market=market,
-        agenda=agenda,
-        emit=emit,
-    )
-
-
 def prepare_environment(config: Config) -> None:
     """Set what moto reads in the environment as it is imported."""
     logging.getLogger("werkzeug").setLevel(logging.WARNING)
@@ -238,7 +218,7 @@ def prepare_environment(config: Config) -> None:
     os.environ["MOTO_ACCOUNT_ID"] = ACCOUNT
     os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"  # images.py has those that nodes need
     os.environ["MOTO_DISABLE_GLOBAL_CORS"] = "true"
-    os.environ["AWS_DEFAULT_REGION"] = config.region
+    os.environ["AWS_DEFAULT_REGION"] = REGIONS[0]
 
 
 def _instance_environment(endpoint: str) -> dict[str, str]:

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.kubernetes import operator_parts
 from support.kubernetes.elastic_jobs import SCRIPT, Applied, conditions
 from support.kubernetes.kube_client import emulated
 from support.processes.patience import eventually
 
 from spotelastic.errors import EnvironmentFailure
-from spotelastic.kubernetes import operator_manifests
 from spotelastic.kubernetes.cluster_manifests import control_rules
 from spotelastic.kubernetes.elastic_job import KIND
 from spotelastic.kubernetes.provider.kube_names import KubeNames
@@ -106,11 +106,9 @@ def _check_rights(applied: Applied) -> None:
     What Kubernetes has collected by itself was not deleted, so that deletions may be missing.
     """
     own = {
-        (verb, group, resource)
-        for group, resource, verbs in operator_manifests.OWN
-        for verb in verbs
+        (verb, group, resource) for group, resource, verbs in operator_parts.OWN for verb in verbs
     }
-    used = applied.used(operator_manifests.NAME)
+    used = applied.used(operator_parts.NAME)
     assert used <= own, used - own
     assert {each for each in own - used if each[0] != "delete"} == set()
     granted = {

@@ -1,4 +1,4 @@
-"""A job as the product's manifests describe it, on the emulated cluster, and what befalls its pods.
+"""The example of a job without the operator on the emulated cluster, and what befalls its pods.
 
 Each pod runs `spotelastic run`; the first three have an etcd member each. A pod that takes the
 place of another has another address below the same name.
@@ -15,12 +15,8 @@ import pytest
 from lightkube import ApiError
 from lightkube.resources.batch_v1 import Job
 from support.kubernetes.kube_client import Kube, emulated
+from support.kubernetes.pod_jobs import indexed_job
 from support.processes.patience import eventually
-
-from spotelastic.kubernetes.job_as_pods import PodJob
-from spotelastic.kubernetes.manifests import manifests
-from spotelastic.model.interval import Interval
-from spotelastic.model.job import Settings
 
 pytestmark = [pytest.mark.faults, pytest.mark.soak, pytest.mark.timeout(600)]
 
@@ -39,17 +35,9 @@ class PodStory:
         """All pods that were seen running, by uid."""
 
     def begin(self, low: int, high: int, steps: int = ENDLESS) -> None:
-        job = PodJob(
-            name=NAME,
-            image="example.com/train:1",
-            command=(str(SCRIPT), str(steps)),
-            settings=Settings(
-                low, high, snapshot_every=Interval(20), checkpoint_every=Interval(100)
-            ),
-            storage=str(self._storage),
-            grace=20,
-        )
-        self.kube.create(*manifests(job))
+        args = ("--snapshot-every=20", "--checkpoint-every=100", str(SCRIPT), str(steps))
+        storage = str(self._storage)
+        self.kube.create(*indexed_job(NAME, low, high, storage=storage, grace=20, args=args))
 
     def running(self, count: int) -> dict[int, Any]:
         found = self.kube.running(NAME, count)

@@ -5,13 +5,13 @@ Limits of memory, roles, network policies and images have no effect on the emula
 `SPOTELASTIC_TEST_KUBE_STORAGE`, a URL that its pods reach. Makes a namespace, and removes it.
 """
 
-import json
 import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from lightkube import ApiError, Client
 from lightkube.codecs import from_dict
 from lightkube.models.meta_v1 import ObjectMeta
@@ -52,11 +52,9 @@ def story(tmp_path: Path) -> Iterator[KubeStory]:
 
 def _install_operator(story: KubeStory) -> None:
     place = story.api.namespace
-    told = story.run(
-        *("kube", "operator", "--render", "--json", "--image", IMAGE, "--namespace", place)
-    )
+    told = story.run("kube", "operator", "--render", "--image", IMAGE, "--namespace", place)
     with Client() as kube:
-        for each in json.loads(told)["items"]:
+        for each in yaml.safe_load_all(told):
             try:
                 kube.create(from_dict(each))
             except ApiError as error:

@@ -5,3 +5,4 @@ from pathlib import Path
 TESTS = Path(__file__).parents[1]
 SCRIPTS = Path(__file__).parent / "scripts"
 """Training scripts that run as processes of their own."""
+EXAMPLES = TESTS.parent / "examples"

@@ -38,9 +38,7 @@ def create(api: KubeApi, job: KubeJob, say: Say) -> None:
         stored.put(MARK, job.mark)
     _ship(api, its, job, root)
     stored.put(JOB, msgspec.json.encode(job.spec))
-    _put_groups(api, its, job, root)
-    for each in cluster_manifests.control_plane(its, job.pods, job.control_image, root):
-        put(api, each)
+    _put_running(api, its, job, root)
     say(f"{its.control}: etcd and the controller; the ReplicaSet {its.spot} has the workers")
 
 
@@ -51,9 +49,7 @@ def change(api: KubeApi, job: KubeJob, known: JobSpec, say: Say) -> None:
     if root is None:
         raise EnvironmentFailure(f"{job.name} is just being taken down")
     say(f"changes: {'; '.join(differences(known, job.spec)) or 'pods that start from now on'}")
-    _put_groups(api, its, job, root)
-    for each in cluster_manifests.control_plane(its, job.pods, job.control_image, root):
-        put(api, each)
+    _put_running(api, its, job, root)
     _ship(api, its, job, root)
     stored.change_job(lambda before: _beside(before, job.spec))
 
@@ -64,8 +60,11 @@ def _ship(api: KubeApi, its: KubeNames, job: KubeJob, root: Manifest) -> None:
         ship(api, its, job.archive, root)
 
 
-def _put_groups(api: KubeApi, its: KubeNames, job: KubeJob, root: Manifest) -> None:
-    """Make the groups of workers, without pods, or give those that are there the template."""
+def _put_running(api: KubeApi, its: KubeNames, job: KubeJob, root: Manifest) -> None:
+    """Make the groups of workers, without pods, or give those that are there the template.
+
+    Then make the control pod, or change it.
+    """
     template = cluster_manifests.worker_template(its, job.pods, job.spec)
     switch = api.ensure(pod_groups.switch(its, job.control_image, root, UNATTENDED))
     if pod_groups.is_over(switch):
@@ -78,6 +77,8 @@ def _put_groups(api: KubeApi, its: KubeNames, job: KubeJob, root: Manifest) -> N
         wanted = {**template, "metadata": {**template["metadata"], "labels": labels}}
         if found["spec"]["template"] != wanted:
             api.replace({**found, "spec": {**found["spec"], "template": wanted}})
+    for each in cluster_manifests.control_plane(its, job.pods, job.control_image, root):
+        put(api, each)
 
 
 def _beside(known: JobSpec, wanted: JobSpec) -> JobSpec:

@@ -37,15 +37,14 @@ def ship(archive: bytes, storage: str, say: Say) -> bytes:
     storage does not take it.
     """
     check(archive, storage)
-    size = len(archive)
     if pod_files.fits(archive):
         if archive:
-            say(f"shipping {max(1, size // 1024)} KiB of code")
+            say(f"shipping {max(1, len(archive) // 1024)} KiB of code")
         return archive
     key = f"{FOLDER}{hashlib.sha256(archive).hexdigest()}.tar.gz"
     url = f"{storage.rstrip('/')}/{key}"
     with retried(lambda: open_storage(storage), say) as store:
         if key not in store.keys(FOLDER):
-            say(f"shipping {size / 2**20:.1f} MiB of code to {url}")
+            say(f"shipping {len(archive) / 2**20:.1f} MiB of code to {url}")
             store.put(key, memoryview(archive))
     return pod_files.code_at(url)

@@ -73,6 +73,8 @@ def kube_job(config: PodConfig, folder: Path | CodeSource) -> KubeJob:
     workers = config.nproc_per_node or config.gpus or 1
     spec = replace(
         found.spec,
+        # With --secrets-from, a file of variables may have the value of one that is secret.
+        env={each: text for each, text in found.spec.env.items() if each not in config.secret},
         run=config.resume or name,
         storage=pods.storage,
         etcd=(cluster_manifests.endpoint(its),),

@@ -5,27 +5,11 @@ from dataclasses import dataclass
 from spotelastic.client.config.job_config import JobConfig
 from spotelastic.client.config.options.pods import PodOptions
 
-RENDERED = frozenset(
-    {
-        *("script", "args", "name", "min", "max", "nproc_per_node", "instance_types", "gpus"),
-        *("zones", "snapshot_every", "checkpoint_every", "keep_last", "keep_every", "replicate"),
-        *("output", "rehearse", "exact", "guard", "audit"),
-        *("allow_uncommitted", "max_restarts", "stall_timeout", "exit_barrier_timeout", "gang"),
-        *("image", "env", "env_file", "secret", "bucket", "deadline", "metrics_port"),
-        *PodOptions.__dataclass_fields__,
-    }
-) - {"kube", "context"}
-"""Fields that the manifests of a job without an operator depend on."""
-PRINTED = RENDERED | frozenset(
-    {"resume", "lease", "linger", "setup", "allow_uncommitted", "replace_slow"}
-)
-"""Fields that an ElasticJob or those manifests depend on; all others are of a command."""
-
 
 @dataclass(frozen=True)
 class PodConfig(PodOptions, JobConfig):
     """A job whose nodes may be pods: with `kube=True` they are.
 
-    The fields are the flags of `up`, with underscores; those of `PRINTED` are of `spotelastic kube
-    render` as well. Raises `UsageError` for a value that its flag would not take either.
+    The fields are the flags of `up`, with underscores. Raises `UsageError` for a value that its
+    flag would not take either.
     """

@@ -1,13 +1,11 @@
 """Turns a `PodConfig` into the job that manifests are made of. --pod-template may name a file."""
 
 import json
-import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from spotelastic.client.config.capacity_policy import seconds_left
 from spotelastic.client.config.validated_job import ValidatedJob
 from spotelastic.client.kubernetes.pod_config import PodConfig
 from spotelastic.errors import UsageError
@@ -33,7 +31,6 @@ def pod_job(config: PodConfig, found: ValidatedJob) -> PodJob:
     Raises `UsageError`.
     """
     spec, name = found.spec, found.name
-    left = seconds_left(config.deadline)
     if spec.settings.rehearse == FIRST:
         raise UsageError(
             "--rehearse first: on Kubernetes all pods are made together: run `spotelastic "
@@ -44,11 +41,7 @@ def pod_job(config: PodConfig, found: ValidatedJob) -> PodJob:
         name=name,
         namespace=config.namespace or "",
         image=config.image or "",
-        command=(spec.script, *spec.args),
-        settings=spec.settings,
         storage=_storage(config, config.resume or name),
-        flags=("--allow-uncommitted",) if config.allow_uncommitted else (),
-        workers=str(config.nproc_per_node or ""),
         env={variable: value for variable, value in spec.env.items() if variable not in own},
         secrets={each: SecretKey(config.secrets_from or name, each) for each in config.secret},
         resources=_resources(config),
@@ -61,8 +54,6 @@ def pod_job(config: PodConfig, found: ValidatedJob) -> PodJob:
         grace=config.grace_period,
         workdir=config.workdir or "",
         service_account=config.service_account or "",
-        deadline=0 if left is None else math.ceil(left),
-        queue=config.queue or "",
         metrics_port=config.metrics_port or 0,
         template=pod_template(config.pod_template),
     )

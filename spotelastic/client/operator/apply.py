@@ -189,8 +189,7 @@ def _awaited(api: KubeApi, job: KubeJob, generation: int) -> KubeCluster:
         if not is_seen and steady() > begun + ANSWERS_WITHIN:
             raise Unavailable(
                 f"no operator looks after ElasticJobs in the namespace {api.namespace}: run one "
-                "with `spotelastic kube operator --render --image IMAGE | kubectl apply -f -`, or "
-                "apply what `spotelastic kube render --as job` prints"
+                "with `spotelastic kube operator --render --image IMAGE | kubectl apply -f -`"
             )
         if steady() > begun + MADE_WITHIN:
             raise Unavailable(

@@ -83,7 +83,7 @@ def carry_out(api: KubeApi, at: LookedAt, decision: OperatorDecision, now: float
             continue  # it was told before
         say(f"{its.name}: {event.reason}: {event.message}")
     if decision.status != its.status:
-        api.patch_status(KIND, its.name, dict(decision.status))
+        api.patch(KIND, its.name, {"status": dict(decision.status)}, "Status")
     _take(api, at, decision, say)
 
 

@@ -1,6 +1,6 @@
-"""Runs the operator: it watches the `ElasticJob`s of one namespace, and keeps what they ask for.
+"""Runs the operator: it looks at the `ElasticJob`s of one namespace, and keeps what they ask for.
 
-What a watch tells only says when to look. Each look sees everything anew, and each step may be
+The list only says when to look. Each look sees everything anew, and each step may be
 repeated, so the operator may be killed anywhere. Only the holder of the Lease takes steps.
 """
 
@@ -8,17 +8,15 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from spotelastic.client.operator.look import carry_out, look
-from spotelastic.client.operator.operator_decision import OperatorPolicy, decide
+from spotelastic.client.operator.operator_decision import decide
 from spotelastic.client.operator.resource import JobResource
 from spotelastic.client.operator.told import JobEvent
 from spotelastic.client.progress import Say
-from spotelastic.clock import Clock, steady, wall
+from spotelastic.clock import steady, wall
 from spotelastic.errors import SpotelasticError
-from spotelastic.errors import told as error_text
 from spotelastic.kubernetes.elastic_job import KIND
 from spotelastic.kubernetes.pods import Manifest
 from spotelastic.kubernetes.provider.api_client import KubeApi
@@ -26,86 +24,47 @@ from spotelastic.kubernetes.provider.lock import LeaseLock
 
 LEASE = "spotelastic-operator"
 LOST = 1
-WATCH_AGAIN = 2.0
-"""Seconds after which a watch that has failed is tried again."""
 LONGEST_PAUSE = 60.0
-
-
-@dataclass(slots=True)
-class LookAgenda:
-    """When each resource is looked at next. Thread-safe."""
-
-    clock: Clock = steady
-    _due: dict[str, float] = field(default_factory=dict)
-    _versions: dict[str, tuple[object, ...]] = field(default_factory=dict)
-    _changed: threading.Condition = field(default_factory=threading.Condition)
-
-    def tell(self, found: Manifest) -> None:
-        """Take note of a resource: it is due, if it is new, was changed, or is deleted.
-
-        A changed status is the operator's own doing.
-        """
-        metadata = found["metadata"]
-        keys = ("uid", "generation", "deletionTimestamp")
-        version = tuple(metadata.get(key) for key in keys)
-        with self._changed:
-            if self._versions.get(metadata["name"]) != version:
-                self._versions[metadata["name"]] = version
-                self._due[metadata["name"]] = self.clock()
-                self._changed.notify()
-
-    def put(self, name: str, seconds: float) -> None:
-        """Look at the resource after so many seconds, unless it is due before."""
-        with self._changed:
-            self._due.setdefault(name, self.clock() + seconds)
-
-    def forget(self, name: str) -> None:
-        """Look no more at a resource that is gone."""
-        with self._changed:
-            self._versions.pop(name, None)
-
-    def take(self, within: float) -> str | None:
-        """Return a resource that is due, and take it from the agenda; wait for one if need be."""
-        with self._changed:
-            now = self.clock()
-            first = min(self._due, key=self._due.__getitem__, default=None)
-            wait = within if first is None else min(within, self._due[first] - now)
-            if wait > 0:
-                self._changed.wait(wait)
-            now = self.clock()
-            first = min(self._due, key=self._due.__getitem__, default=None)
-            if first is None or self._due[first] > now:
-                return None
-            del self._due[first]
-            return first
+LIST_EVERY = 1.0
 
 
 class JobOperator:
     """The operator of one namespace."""
 
-    def __init__(
-        self, api: KubeApi, image: str, say: Say, policy: OperatorPolicy | None = None
-    ) -> None:
+    def __init__(self, api: KubeApi, image: str, say: Say) -> None:
         """`image` is that of the control pods."""
         self._api, self._image, self._say = api, image, say
-        self._policy = policy or OperatorPolicy()
-        self._agenda = LookAgenda()
+        self._due: dict[str, tuple[object, float]] = {}
+        """By name: what a resource was when it was looked at, and when it is looked at next."""
         self._failures: dict[str, int] = {}
 
     def run(self, over: threading.Event, alive: Path | None = None) -> None:
         """Look after the resources until `over` is set. `alive` is a file that says so."""
-        watching = threading.Thread(
-            target=self._watch, args=(over,), name="operator-watch", daemon=True
-        )
-        watching.start()
-        while not over.is_set():
+        told = ""
+        while not over.wait(LIST_EVERY):
             if alive is not None:
                 alive.touch()
-            name = self._agenda.take(1.0)
-            if name is not None:
-                again = self.look_at(name)
-                if again is not None:
-                    self._agenda.put(name, again)
+            try:
+                listed, text = self._api.found(KIND, {}), ""
+            except SpotelasticError as error:
+                listed, text = [], str(error)
+            if text != told:
+                self._say(text or "the ElasticJobs are listed again")
+            told = text
+            for found in listed:
+                self._look_if_due(found["metadata"])
+
+    def _look_if_due(self, metadata: Manifest) -> None:
+        """Look at a resource whose time has come, or that is new, was changed, or is deleted.
+
+        A changed status is the operator's own doing.
+        """
+        name = metadata["name"]
+        version = [metadata.get(key) for key in ("uid", "generation", "deletionTimestamp")]
+        known, due = self._due.get(name, (None, 0.0))
+        if version != known or steady() >= due:
+            again = self.look_at(name)
+            self._due[name] = (version, steady() + (again or 0.0))
 
     def look_at(self, name: str) -> float | None:
         """Look at one resource, and do what is to be done.
@@ -116,10 +75,9 @@ class JobOperator:
         try:
             found = self._api.get(KIND, name)
             if found is None:
-                self._agenda.forget(name)
                 return None
             at, now = look(self._api, found, self._image), wall()
-            decision = decide(at.seen, now, self._policy)
+            decision = decide(at.seen, now)
             carry_out(self._api, at, decision, now, self._say)
         except SpotelasticError as error:
             count = self._failures[name] = self._failures.get(name, 0) + 1
@@ -136,20 +94,6 @@ class JobOperator:
         event = JobEvent.of(its, "Failed", text, (its.generation, text))
         with suppress(SpotelasticError):  # it was told before, or nothing can be told
             self._api.create(event.manifest(its, self._api.namespace, wall()))
-
-    def _watch(self, over: threading.Event) -> None:
-        told = ""
-        while not over.is_set():
-            try:
-                for found in self._api.watch(KIND):
-                    told = ""
-                    self._agenda.tell(found)
-            except Exception as error:  # the next watch may succeed
-                text = error_text(error)
-                if text != told:
-                    self._say(text)
-                told = text
-            over.wait(WATCH_AGAIN)
 
 
 def serve(

@@ -17,9 +17,9 @@ from spotelastic.client.operator.told import (
     SpecRefusal,
     changes,
     from_cluster,
-    seconds_of,
     status,
 )
+from spotelastic.kubernetes.provider import pod_reading
 from spotelastic.model.job import ENDED
 from spotelastic.model.progress import Event, Status
 
@@ -27,17 +27,13 @@ OperatorStep = Literal["none", "hold", "create", "change", "end", "take down", "
 RootState = Literal["none", "ours", "other", "ending"]
 
 
-@dataclass(frozen=True, slots=True)
-class OperatorPolicy:
-    """How often the operator looks. Seconds."""
-
-    busy_every: float = 1.0
-    """While a cluster is being made or taken down."""
-    look_every: float = 5.0
-    rest_every: float = 30.0
-    """Once a job has ended: it may be restarted."""
-    most_events: int = 20
-    """Events that are told in one look."""
+BUSY_EVERY = 1.0
+"""Seconds between two looks while a cluster is being made or taken down."""
+LOOK_EVERY = 5.0
+REST_EVERY = 30.0
+"""Seconds between two looks once a job has ended: it may be restarted."""
+MOST_EVENTS = 20
+"""Events that are told in one look."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +105,12 @@ class OperatorDecision:
     """Seconds until the resource is looked at again, if it is not changed before."""
 
 
-def decide(seen: ResourceSeen, now: float, policy: OperatorPolicy) -> OperatorDecision:
+def decide(seen: ResourceSeen, now: float) -> OperatorDecision:
     """Return what is to be done. `now` is in seconds since the epoch."""
     resource = seen.resource
     refusal = _refusal(seen)
     step = _step(seen, refusal)
-    told = from_cluster(resource, seen.events if seen.state else (), policy.most_events)
+    told = from_cluster(resource, seen.events if seen.state else (), MOST_EVENTS)
     after = status(resource, seen.state, refusal, now, is_over=seen.has_ended)
     lingers = _lingers(seen, after["conditions"], now)
     if step == "none" and lingers <= 0.0:
@@ -123,10 +119,10 @@ def decide(seen: ResourceSeen, now: float, policy: OperatorPolicy) -> OperatorDe
     if seen.state is None:
         after["events"] = 0
     said = changes(resource, after) + _announced(seen, step)
-    look = min(policy.rest_every, lingers) if seen.has_ended else policy.look_every
-    more = len(told) == policy.most_events
+    look = min(REST_EVERY, lingers) if seen.has_ended else LOOK_EVERY
+    more = len(told) == MOST_EVENTS
     if step != "none" or more or resource.is_deleted or seen.is_ending:
-        look = policy.busy_every
+        look = BUSY_EVERY
     return OperatorDecision(step, after, (*told, *said), look)
 
 
@@ -156,7 +152,7 @@ def _lingers(seen: ResourceSeen, conditions: Sequence[Mapping[str, Any]], now: f
     if not is_there or not seen.has_ended or seen.linger is None:
         return math.inf
     (running,) = (each for each in conditions if each["type"] == "Running")
-    return seconds_of(running["lastTransitionTime"]) + seen.linger - now
+    return pod_reading.seconds(running["lastTransitionTime"]) + seen.linger - now
 
 
 def _refusal(seen: ResourceSeen) -> SpecRefusal | None:

@@ -18,10 +18,9 @@ from spotelastic.client.kubernetes.pod_config import PodConfig
 from spotelastic.client.operator.fields import fields
 from spotelastic.errors import UsageError
 from spotelastic.kubernetes import cluster_manifests, elastic_job, pod_files
-from spotelastic.kubernetes.job_as_pods import checked_name
+from spotelastic.kubernetes.job_as_pods import LONGEST, checked_name
 from spotelastic.kubernetes.pods import Manifest
-from spotelastic.kubernetes.provider.kube_names import LONGEST, KubeNames
-from spotelastic.kubernetes.provider.pod_groups import owner
+from spotelastic.kubernetes.provider.kube_names import KubeNames
 
 CODE_FROM = "codeFrom"
 
@@ -61,13 +60,8 @@ class JobResource:
     @property
     def reference(self) -> Manifest:
         """The reference to it as the owner of an object."""
-        return owner(
-            {
-                "apiVersion": elastic_job.API_VERSION,
-                "kind": elastic_job.KIND,
-                "metadata": {"name": self.name, "uid": self.uid},
-            }
-        )
+        kind = {"apiVersion": elastic_job.API_VERSION, "kind": elastic_job.KIND}
+        return {**kind, "name": self.name, "uid": self.uid}
 
     @property
     def code_map(self) -> str:
@@ -123,9 +117,7 @@ def digest(job: KubeJob) -> str:
 
 
 def _config(its: JobResource) -> PodConfig:
-    checked_name("metadata.name", its.name)
-    if len(its.name) > LONGEST:
-        raise UsageError(f"metadata.name {its.name}: has more than {LONGEST} characters")
+    checked_name("metadata.name", its.name, LONGEST)
     known = fields()
     given = {known[name].name: value for name, value in its.spec.items() if name in known}
     given.setdefault("secrets_from", its.name)

@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from typing import Any, Self
 
 from spotelastic.client.operator.resource import JobResource
-from spotelastic.kubernetes import elastic_job
 from spotelastic.kubernetes.pods import Manifest
 from spotelastic.model.progress import Event, Status
 
@@ -57,13 +56,7 @@ class JobEvent:
             "apiVersion": "v1",
             "kind": "Event",
             "metadata": {"name": self.name, "namespace": namespace},
-            "involvedObject": {
-                "apiVersion": elastic_job.API_VERSION,
-                "kind": elastic_job.KIND,
-                "name": its.name,
-                "namespace": namespace,
-                "uid": its.uid,
-            },
+            "involvedObject": {**its.reference, "namespace": namespace},
             "type": "Warning" if is_warning else "Normal",
             "reason": self.reason,
             "message": self.message,
@@ -77,11 +70,6 @@ class JobEvent:
 def time_text(seconds: float) -> str:
     """Return a time as Kubernetes writes it, in whole seconds."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def seconds_of(text: str) -> float:
-    """Return a time of Kubernetes in seconds since the epoch."""
-    return datetime.fromisoformat(text).timestamp()
 
 
 def status(
@@ -163,7 +151,7 @@ def _conditions(
             if each["type"] in ("Accepted", "Succeeded", "Failed"):
                 holds = each["status"] == "True"
                 values[each["type"]] = (holds, each["reason"], each["message"])
-    return [_condition(its, type_, *values[type_], now) for type_ in elastic_job.CONDITIONS]
+    return [_condition(its, type_, *value, now) for type_, value in values.items()]
 
 
 def _word(state: str) -> str:

@@ -75,7 +75,7 @@ def account(where: bool | None, region: str | None, note: Say) -> CloudTarget:
     """
     running = None if where is False else cloud.find()
     if running is not None:
-        if region is not None and region in cloud.regions(running.region):
+        if region is not None and region in cloud.REGIONS:
             return LocalTarget(running, region=region)
         if region is not None:
             note(

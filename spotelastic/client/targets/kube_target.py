@@ -22,7 +22,6 @@ from spotelastic.errors import (
     UsageError,
 )
 from spotelastic.kubernetes import elastic_job
-from spotelastic.kubernetes.job_as_pods import MOST_NODES
 from spotelastic.kubernetes.pods import Manifest
 from spotelastic.kubernetes.provider import api_client as kube_api
 from spotelastic.kubernetes.provider import pod_capacity
@@ -177,9 +176,7 @@ class KubeTarget:
         """Note nothing."""
 
     def check_room(self, nodes: int, workers: int) -> None:
-        """Raise `EnvironmentFailure` for more nodes than a cluster has."""
-        if nodes > MOST_NODES:
-            raise EnvironmentFailure(f"--max {nodes}: a cluster has at most {MOST_NODES} nodes")
+        """Do nothing: pods wait for machines that there are not yet."""
 
     def check_spot(self, name: str, node: str) -> None:
         """Do nothing: every pod may be evicted."""

@@ -82,8 +82,8 @@ class LocalTarget(AccountClusters):
         return cls(use.info, use)
 
     def in_region(self, region: str) -> "LocalTarget":
-        if region not in (known := cloud.regions(self._info.region)):
-            raise UsageError(f"--region {region}: the local cloud has {', '.join(known)}")
+        if region not in cloud.REGIONS:
+            raise UsageError(f"--region {region}: the local cloud has {', '.join(cloud.REGIONS)}")
         return LocalTarget(self._info, self._use, region)
 
     @property

@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from lightkube import Client
 
 INSTALL = "pip install 'spotelastic[kubernetes]'"
-WATCH_FOR = 240
-"""Seconds after which a watch is asked for again; who is in between may end one that is quiet."""
-
 ODD_FILE = (LookupError, TypeError, AttributeError, AssertionError)
 """What lightkube raises for a kubeconfig that is YAML, and no kubeconfig."""
 
@@ -76,12 +73,16 @@ class KubeApi:
             return None
 
     def found(self, kind: str, labels: Mapping[str, str]) -> list[Manifest]:
-        """Return the objects of a kind with these labels, by name."""
-        with self._calling(f"list objects of the kind {kind}"):
-            found = [
-                dict(each.to_dict())
-                for each in self._client.list(_class(kind), labels=dict(labels))
-            ]
+        """Return the objects of a kind with these labels, by name.
+
+        Raises `Undefined` if the cluster has no such kind.
+        """
+        try:
+            with self._calling(f"list objects of the kind {kind}"):
+                listed = self._client.list(_class(kind), labels=dict(labels))
+                found = [dict(each.to_dict()) for each in listed]
+        except Missing as error:
+            raise Undefined(kind) from error
         return sorted(found, key=lambda each: str(each["metadata"]["name"]))
 
     def create(self, manifest: Manifest) -> Manifest:
@@ -104,42 +105,17 @@ class KubeApi:
                 raise Unavailable(f"{_called(manifest)} is just being deleted: try again") from None
             return found
 
-    def patch_status(self, kind: str, name: str, status: Manifest) -> None:
-        """Change some fields of an object's status (a JSON merge patch). Raises `Missing`."""
-        from lightkube.types import PatchType
+    def patch(self, kind: str, name: str, patch: Manifest, part: str = "") -> Manifest:
+        """Change some fields of an object (a JSON merge patch), or of its Status or Scale alone.
 
-        with self._calling(f"change the status of the {kind} {name}"):
-            patch = {"status": status}
-            self._client.patch(_class(kind).Status, name, patch, patch_type=PatchType.MERGE)
-
-    def watch(self, kind: str) -> Iterator[Manifest]:
-        """Yield each object of a kind that is there, is made, changes or goes; it ends by an error.
-
-        The next watch begins with all objects that are there, so that nothing is missed.
-        Raises `Undefined` if the cluster has no such kind.
+        Raises `Missing`, and `Conflicting` if the patch names another version.
         """
-        try:
-            with self._calling(f"watch objects of the kind {kind}"):
-                for _, found in self._client.watch(_class(kind), server_timeout=WATCH_FOR):
-                    yield dict(found.to_dict())
-        except Missing as error:
-            raise Undefined(kind) from error
-
-    def patch(self, kind: str, name: str, patch: Manifest) -> Manifest:
-        """Change some fields of an object (a JSON merge patch). Raises `Missing`, `Conflicting`."""
         from lightkube.types import PatchType
 
-        with self._calling(f"change the {kind} {name}"):
-            made = self._client.patch(_class(kind), name, patch, patch_type=PatchType.MERGE)
+        its = getattr(_class(kind), part) if part else _class(kind)
+        with self._calling(f"change the {f'{part.lower()} of the ' if part else ''}{kind} {name}"):
+            made = self._client.patch(its, name, patch, patch_type=PatchType.MERGE)
             return dict(made.to_dict())
-
-    def scale(self, kind: str, name: str, replicas: int, version: str) -> None:
-        """Set how many pods an object of this version keeps. Raises `Missing`, `Conflicting`."""
-        from lightkube.types import PatchType
-
-        patch = {"metadata": {"resourceVersion": version}, "spec": {"replicas": replicas}}
-        with self._calling(f"change the size of the {kind} {name}"):
-            self._client.patch(_class(kind).Scale, name, patch, patch_type=PatchType.MERGE)
 
     def delete(self, kind: str, name: str, grace: int | None = None) -> None:
         """Delete an object, and what it owns after it. One that is gone is no error."""
@@ -235,18 +211,12 @@ def connect(context: str | None = None, namespace: str | None = None) -> KubeApi
 def _class(kind: str) -> Any:
     from importlib import import_module
 
-    if kind == elastic_job.KIND:
-        return _elastic_job()
-    if kind == "Event":
-        return import_module("lightkube.resources.core_v1").Event
-    return getattr(import_module(f"lightkube.resources.{KINDS[kind]}"), kind)
-
-
-def _elastic_job() -> Any:
     from lightkube.generic_resource import create_namespaced_resource
 
-    its = elastic_job
-    return create_namespaced_resource(its.GROUP, its.VERSION, its.KIND, its.PLURAL)
+    if kind == elastic_job.KIND:
+        its = elastic_job
+        return create_namespaced_resource(its.GROUP, its.VERSION, its.KIND, its.PLURAL)
+    return getattr(import_module(f"lightkube.resources.{KINDS.get(kind, 'core_v1')}"), kind)
 
 
 def _object(manifest: Manifest) -> Any:

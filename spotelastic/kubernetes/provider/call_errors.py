@@ -128,12 +128,9 @@ def answer(error: "HTTPStatusError") -> tuple[int, str]:
     """Return the code of a failure, and what the server says of it.
 
     An answer that is streamed has not been read yet, and may be no JSON: a path that is not served
-    has a page. An error within a stream has no answer of its own.
+    has a page.
     """
-    status, response = getattr(error, "status", None), error.response
-    if status is not None:
-        return int(status.code or response.status_code), str(status.message)
-    text = ""
+    text, response = "", error.response
     with suppress(Exception):  # whatever is wrong with the answer, its code is known
         text = response.read().decode(errors="replace").strip()
         text = str(response.json()["message"])

@@ -116,13 +116,13 @@ class ConfigMapObjects(ClusterBucket):
         """Return the compressed content; None if a part was deleted since the head was read."""
         names = _parts(head)
         if not names:
-            return _content(head)
+            return content_of(head)
         found = []
         for each in names:
             part = self.api.get("ConfigMap", each)
             if part is None:
                 return None
-            found.append(_content(part))
+            found.append(content_of(part))
         return b"".join(found)
 
     def _written(self, name: str, data: bytes) -> Manifest:
@@ -130,7 +130,7 @@ class ConfigMapObjects(ClusterBucket):
         its, packed = KubeNames(self.cluster), gzip.compress(data, 6, mtime=0)
         head = its.object(name)
         if len(packed) <= PART_BYTES:
-            return _config_map(head, its.labels(HEAD), {OBJECT: name}, packed)
+            return config_map(head, its.labels(HEAD), {OBJECT: name}, packed)
         pieces = [packed[at : at + PART_BYTES] for at in range(0, len(packed), PART_BYTES)]
         if len(pieces) > MOST_PARTS:
             raise EnvironmentFailure(
@@ -140,18 +140,19 @@ class ConfigMapObjects(ClusterBucket):
         mark = uuid.uuid4().hex[:10]
         names = [f"{head}.{mark}.{number}" for number in range(len(pieces))]
         for each, piece in zip(names, pieces, strict=True):
-            self.api.create(_config_map(each, its.labels(BODY), {OBJECT: name}, piece))
+            self.api.create(config_map(each, its.labels(BODY), {OBJECT: name}, piece))
         told = {OBJECT: name, PARTS: " ".join(names)}
-        return _config_map(head, its.labels(HEAD), told, b"")
+        return config_map(head, its.labels(HEAD), told, b"")
 
     def _drop(self, parts: tuple[str, ...]) -> None:
         for each in parts:
             self.api.delete("ConfigMap", each)
 
 
-def _config_map(
+def config_map(
     name: str, labels: Mapping[str, str], annotations: Mapping[str, str], data: bytes
 ) -> Manifest:
+    """Return the ConfigMap that holds some bytes."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -166,8 +167,9 @@ def _changed(made: Manifest) -> dict[str, Any]:
     return {"metadata": {"annotations": annotations}, "binaryData": made["binaryData"]}
 
 
-def _content(found: Manifest) -> bytes:
-    return base64.b64decode(found["binaryData"].get(KEY, ""))
+def content_of(found: Manifest) -> bytes:
+    """Return the bytes that a ConfigMap holds."""
+    return base64.b64decode(found.get("binaryData", {}).get(KEY, ""))
 
 
 def _parts(head: Manifest | None) -> tuple[str, ...]:

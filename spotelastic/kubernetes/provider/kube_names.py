@@ -12,9 +12,6 @@ GROUP = "spotelastic/group"
 """Label of a pod with its worker group."""
 OBJECT = "spotelastic/object"
 """Annotation of a ConfigMap with the name of the object that it holds."""
-LONGEST = 39
-"""Most characters of a cluster's name: its pods' names, NAME-workers-on-demand-xxxxx, have at most
-63."""
 
 _PLAIN = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
 

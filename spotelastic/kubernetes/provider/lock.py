@@ -65,12 +65,8 @@ class LeaseLock:
         self._me = me
         self._clock = clock
         self._seen: LeaseSeen | None = None
-        self._held_until = 0.0
-
-    @property
-    def held_until(self) -> float:
+        self.held_until = 0.0
         """Until when the Lease is held without being renewed, by the steady clock; 0: it is not."""
-        return self._held_until
 
     def try_to_hold(self) -> bool:
         """Take the Lease if it is free, or renew it. Returns whether it is held now.
@@ -81,7 +77,7 @@ class LeaseLock:
         found = self._api.get("Lease", self._name)
         step = decide(self._look(found, asked_at), self._me, asked_at)
         if step == "wait":
-            self._held_until = 0.0
+            self.held_until = 0.0
             return False
         try:
             if found is None:
@@ -91,7 +87,7 @@ class LeaseLock:
         except (Conflicting, Missing):
             return False  # another process was faster
         self._look(made, asked_at)
-        self._held_until = asked_at + HELD_FOR
+        self.held_until = asked_at + HELD_FOR
         return True
 
     def acquire(self, over: threading.Event, say: Callable[[str], None]) -> bool:
@@ -119,11 +115,11 @@ class LeaseLock:
         while not over.wait(RENEW_EVERY):
             try:
                 if self.try_to_hold():
-                    renewed(self._held_until)
+                    renewed(self.held_until)
                     continue
             except (Unavailable, EnvironmentFailure):
                 pass
-            if self._clock() >= self._held_until - RENEW_EVERY:
+            if self._clock() >= self.held_until - RENEW_EVERY:
                 return False
         return True
 
@@ -133,7 +129,7 @@ class LeaseLock:
         if found is not None and found["spec"].get("holderIdentity") == self._me:
             made = self._lease(found)
             made["spec"]["holderIdentity"] = ""
-            self._held_until = 0.0
+            self.held_until = 0.0
             self._api.replace(made)
 
     def _look(self, found: Manifest | None, now: float) -> LeaseSeen | None:

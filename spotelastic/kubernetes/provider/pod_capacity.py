@@ -224,7 +224,8 @@ class KubernetesCapacity:
             if after == before:
                 return
             try:
-                self._change(partial(self._api.scale, "ReplicaSet", group, after, version))
+                patch = {"metadata": {"resourceVersion": version}, "spec": {"replicas": after}}
+                self._change(partial(self._api.patch, "ReplicaSet", group, patch, "Scale"))
                 return
             except Conflicting:
                 continue  # its status changes with each pod

@@ -5,11 +5,9 @@ ConfigMap, which its sender creates and the controller deletes. Each is kept in 
 deleted, and delivered again if that takes long, as the port says.
 """
 
-import base64
 import threading
 import uuid
 from collections.abc import Sequence
-from typing import Generic, TypeVar
 
 import msgspec
 from spotelastic_checkpoints.decoders import from_json
@@ -21,47 +19,17 @@ from spotelastic.cloud.port import Delivery
 from spotelastic.kubernetes.pods import Manifest
 from spotelastic.kubernetes.provider import pod_reading
 from spotelastic.kubernetes.provider.api_client import KubeApi
+from spotelastic.kubernetes.provider.config_map_objects import config_map, content_of
 from spotelastic.kubernetes.provider.kube_names import KubeNames
 from spotelastic.model.requests.command import Command
-
-T = TypeVar("T")
 
 LOOK = 1.0
 """Seconds between two looks at the cluster while a queue is waited for."""
 INVISIBLE_FOR = 5.0
-PART, KEY = "command", "command"
+PART = "command"
 
 
-class _LookedAt(Generic[T]):
-    """A queue that is filled by looking."""
-
-    def __init__(self, invisible_for: float) -> None:
-        self._queue = MemoryQueue[T](invisible_for)
-
-    def receive(self, seconds: float) -> Sequence[Delivery[T]]:
-        """Wait at most so long for messages, and return them."""
-        deadline = steady() + seconds
-        while True:
-            self.look()
-            left = deadline - steady()
-            found = self._queue.receive(max(0.0, min(LOOK, left)))
-            if found or left <= 0.0:
-                return found
-
-    def look(self) -> None:
-        """Take note of what is new."""
-        raise NotImplementedError
-
-    def delete(self, receipt: str) -> None:
-        """Delete a message."""
-        self._queue.delete(receipt)
-
-    def hand_back(self, receipt: str) -> None:
-        """Make a message visible again at once."""
-        self._queue.hand_back(receipt)
-
-
-class PodEvents(_LookedAt[CloudEvent]):
+class PodEvents(MemoryQueue[CloudEvent]):
     """What happens to the pods of one cluster: launches, evictions, and ends."""
 
     def __init__(
@@ -74,13 +42,19 @@ class PodEvents(_LookedAt[CloudEvent]):
         super().__init__(invisible_for)
         self._api = api
         self._labels = KubeNames(cluster).labels("worker")
-        self._clock = clock
+        self._now = clock
         self._lock = threading.Lock()
         self._pods: Sequence[Manifest] | None = None
 
-    def look(self) -> None:
-        """Take note of what is new."""
-        self.pods()
+    def receive(self, seconds: float) -> tuple[Delivery[CloudEvent], ...]:
+        """Wait at most so long for messages, and return them."""
+        deadline = steady() + seconds
+        while True:
+            self.pods()
+            left = deadline - steady()
+            found = super().receive(max(0.0, min(LOOK, left)))
+            if found or left <= 0.0:
+                return found
 
     def pods(self) -> Sequence[Manifest]:
         """Return the cluster's pods, and note what has happened since they were seen last.
@@ -90,8 +64,8 @@ class PodEvents(_LookedAt[CloudEvent]):
         """
         with self._lock:
             found = self._api.found("Pod", self._labels)
-            for each in pod_reading.news(self._pods, found, self._clock()):
-                self._queue.send(each)
+            for each in pod_reading.news(self._pods, found, self._now()):
+                self.send(each)
             self._pods = found
             return found
 
@@ -140,25 +114,14 @@ class CommandQueue:
 
 def send(api: KubeApi, cluster: str, content: bytes) -> None:
     """Send a command to the cluster's controller."""
-    its = KubeNames(cluster)
-    api.create(
-        {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": {
-                "name": f"{cluster}.command.{uuid.uuid4().hex[:12]}",
-                "labels": its.labels(PART),
-            },
-            "binaryData": {KEY: base64.b64encode(content).decode()},
-        }
-    )
+    name = f"{cluster}.command.{uuid.uuid4().hex[:12]}"
+    api.create(config_map(name, KubeNames(cluster).labels(PART), {}, content))
 
 
 def _delivery(found: Manifest) -> Delivery[Command | None]:
     metadata = found["metadata"]
-    data = base64.b64decode(found.get("binaryData", {}).get(KEY, ""))
     try:
-        command = from_json(data, Command)
+        command = from_json(content_of(found), Command)
     except msgspec.MsgspecError:
         command = None
     sent_at = pod_reading.seconds(metadata["creationTimestamp"])

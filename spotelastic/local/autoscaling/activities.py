@@ -23,17 +23,13 @@ class Activity:
     """One launch or termination, with the attribute names that moto serializes."""
 
     auto_scaling_group_name: str
-    description: str
-    cause: str
     launching: bool
-    place: dict[str, str] = field(default_factory=dict)
+    place: dict[str, str]
     """The event's Details."""
     activity_id: str = field(default_factory=lambda: str(uuid.uuid4()))
     start_time: datetime = field(default_factory=now)
-    end_time: datetime | None = None
     status_code: str = "InProgress"
     status_message: str | None = None
-    progress: int = 0
 
     @property
     def details(self) -> str:
@@ -43,7 +39,6 @@ class Activity:
     def ended(self, status: str, message: str | None = None) -> None:
         """Close the activity with a status and message."""
         self.status_code, self.status_message = status, message
-        self.end_time, self.progress = now(), 100
 
 
 @dataclass
@@ -52,19 +47,13 @@ class Activities:
 
     _by_group: dict[str, list[Activity]] = field(default_factory=dict)
 
-    def launch(self, group: str, instance: str = "", zone: str = "") -> Activity:
-        """Open the activity of a launch."""
-        what = f": {instance}" if instance else "."
-        cause = (
-            "an instance was started in response to a difference between desired and actual "
-            "capacity, increasing the capacity."
-        )
-        return self._open(group, f"Launching a new EC2 instance{what}", cause, True, zone)
-
-    def termination(self, group: str, instance: str, zone: str, why: str) -> Activity:
-        """Open the activity of a termination."""
-        cause = f"an instance was taken out of service {why}"
-        return self._open(group, f"Terminating EC2 instance: {instance}", cause, False, zone)
+    def begin(self, group: str, zone: str, *, launching: bool) -> Activity:
+        """Open the activity of a launch, or of a termination."""
+        activity = Activity(group, launching, {"Availability Zone": zone} if zone else {})
+        kept = self._by_group.setdefault(group, [])
+        kept.append(activity)
+        del kept[:-_KEPT]
+        return activity
 
     def of(self, group: str = "") -> list[Activity]:
         """Return the activities of one group or of all, newest first."""
@@ -75,14 +64,3 @@ class Activities:
     def forget(self, group: str) -> None:
         """Drop the activities of a deleted group."""
         self._by_group.pop(group, None)
-
-    def _open(
-        self, group: str, description: str, cause: str, launching: bool, zone: str
-    ) -> Activity:
-        place = {"Availability Zone": zone} if zone else {}
-        dated = f"At {now():%Y-%m-%dT%H:%M:%SZ} {cause}"
-        activity = Activity(group, description, dated, launching, place)
-        kept = self._by_group.setdefault(group, [])
-        kept.append(activity)
-        del kept[:-_KEPT]
-        return activity

@@ -22,10 +22,10 @@ from moto.core.exceptions import ServiceException
 from spotelastic.clock import wall
 from spotelastic.local.autoscaling import planner
 from spotelastic.local.autoscaling.activities import Activities, Activity
-from spotelastic.local.autoscaling.launches import launch
 from spotelastic.local.autoscaling.members import (
     LocalGroupMember,
     counting,
+    launch,
     policy_of,
     seen,
     suspended,
@@ -35,8 +35,6 @@ from spotelastic.local.base.agenda import Agenda
 from spotelastic.local.instances import machines
 from spotelastic.local.instances.machines import LocalInstance, LocalInstances
 from spotelastic.local.instances.spot_market import SpotMarket
-
-TERMINATING = "autoscaling:EC2_INSTANCE_TERMINATING"
 
 _log = logging.getLogger(__name__)
 
@@ -96,15 +94,9 @@ class AutoScaling:
     def terminate_member(self, instance: str, decrement: bool) -> Activity:
         """Carry out TerminateInstanceInAutoScalingGroup."""
         group, member = self._find(instance)
-        cause = "a user request"
-        if decrement:
-            cause += (
-                f", shrinking the capacity from {group.desired_capacity} to "
-                f"{group.desired_capacity - 1}"
-            )
-            group.desired_capacity -= 1
+        group.desired_capacity -= int(decrement)
         self.wake()
-        return self._begin_terminating(group, member, f"in response to {cause}.")
+        return self._begin_terminating(group, member)
 
     def complete(self, group: str, hook: str, token: str, instance: str) -> None:
         """Carry out CompleteLifecycleAction."""
@@ -119,7 +111,7 @@ class AutoScaling:
         self._ledger(group).deleting = True
         for member in found.instance_states:
             member.waits.clear()
-            self._begin_terminating(found, member, "in response to a user request.", hooks=False)
+            self._begin_terminating(found, member, hooks=False)
         self._drop_if_empty(found)
 
     def delete_now(self, group: str) -> None:
@@ -188,11 +180,7 @@ class AutoScaling:
     def _begin_leaving(self, group: Any, member: LocalGroupMember) -> None:
         """Let a member go whose instance EC2 has taken. One that never ran passes no hooks."""
         ran = member.lifecycle_state != "Pending"
-        member.activity = self._begin(
-            group,
-            member,
-            "in response to an EC2 health check indicating it has been terminated or stopped.",
-        )
+        member.activity = self._begin(group, member)
         member.lifecycle_state = "Terminating"
         member.waits.clear()
         if ran:
@@ -227,7 +215,7 @@ class AutoScaling:
             member.activity = None
 
     def _begin_terminating(
-        self, group: Any, member: LocalGroupMember, cause: str, *, hooks: bool = True
+        self, group: Any, member: LocalGroupMember, *, hooks: bool = True
     ) -> Activity:
         if member.lifecycle_state.startswith("Terminating"):
             if not hooks:
@@ -236,7 +224,7 @@ class AutoScaling:
             assert isinstance(activity, Activity)
             return activity
         member.waits.clear()
-        activity = member.activity = self._begin(group, member, cause)
+        activity = member.activity = self._begin(group, member)
         if (machine := self.machine(member)) is not None:
             machine.target_state = "Terminated"
         if hooks:
@@ -252,8 +240,7 @@ class AutoScaling:
     def _shrink(self, group: Any) -> None:
         by_id = {member.instance_id: member for member in counting(group)}
         for victim in planner.surplus(policy_of(group), seen(by_id.values())):
-            cause = "in response to a difference between desired and actual capacity."
-            self._begin_terminating(group, by_id[victim], cause)
+            self._begin_terminating(group, by_id[victim])
 
     def _grow(self, group: Any, now: float) -> None:
         ledger = self._ledger(group.name)
@@ -274,7 +261,9 @@ class AutoScaling:
 
     def _launch_one(self, group: Any, policy: planner.GroupRequest, spot: bool) -> bool:
         failure = "the group has no subnet"
-        places = planner.places(policy, seen(counting(group)), spot, self._offer(spot))
+        prices = self._market
+        price = prices.spot if spot else lambda type, _: prices.on_demand(type)
+        places = planner.places(policy, seen(counting(group)), spot, price)
         for place in places:
             try:
                 instance = launch(group, place, spot)
@@ -286,7 +275,7 @@ class AutoScaling:
                 self._join(group, instance, spot)
                 return True
         zone = places[-1].zone if places else ""
-        activity = self.activities.launch(group.name, zone=zone)
+        activity = self.activities.begin(group.name, zone, launching=True)
         option = "Spot" if spot else "On-Demand"
         activity.ended(
             "Failed",
@@ -305,22 +294,15 @@ class AutoScaling:
         group.instance_states.append(member)
         if (machine := self.machine(member)) is not None:
             machine.target_state = "InService"
-        member.activity = self.activities.launch(group.name, instance.id, member.zone)
-
-    def _offer(self, spot: bool) -> planner.Offering:
-        def offer(type: str, zone: str) -> planner.CapacityOffer:
-            price = self._market.spot(type, zone) if spot else self._market.on_demand(type)
-            return planner.CapacityOffer(price, self._machines.free(type, zone))
-
-        return offer
+        member.activity = self.activities.begin(group.name, member.zone, launching=True)
 
     # -- books -------------------------------------------------------------------------------
 
-    def _begin(self, group: Any, member: LocalGroupMember, why: str) -> Activity:
+    def _begin(self, group: Any, member: LocalGroupMember) -> Activity:
         """Open a termination's activity; a launch still in progress is cancelled."""
         if member.activity is not None:
             member.activity.ended("Cancelled")
-        return self.activities.termination(group.name, member.instance_id, member.zone, why)
+        return self.activities.begin(group.name, member.zone, launching=False)
 
     def _ledger(self, group: str) -> _Ledger:
         return self._ledgers.setdefault(group, _Ledger())

@@ -30,16 +30,8 @@ class LaunchPool:
     type: str
 
 
-@dataclass(frozen=True, slots=True)
-class CapacityOffer:
-    """The present price and free capacity of a (type, zone)."""
-
-    price: float
-    free: float
-
-
-Offering = Callable[[str, str], CapacityOffer]
-"""Returns the offer of a (type, zone)."""
+Price = Callable[[str, str], float]
+"""Returns the present price of a type in a zone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +67,7 @@ def purchases(policy: GroupRequest, members: Sequence[GroupInstance]) -> list[bo
 
 
 def places(
-    policy: GroupRequest, members: Sequence[GroupInstance], spot: bool, offer: Offering
+    policy: GroupRequest, members: Sequence[GroupInstance], spot: bool, price: Price
 ) -> list[LaunchPool]:
     """Return where to try one launch: the emptiest zones first, and in each the best type first."""
     population = Counter(member.zone for member in members)
@@ -83,7 +75,7 @@ def places(
     return [
         LaunchPool(subnet, zone, type)
         for subnet, zone in subnets
-        for type in _by_preference(policy, spot, zone, offer)
+        for type in _by_preference(policy, spot, zone, price)
     ]
 
 
@@ -111,8 +103,8 @@ def surplus(policy: GroupRequest, members: Sequence[GroupInstance]) -> list[str]
     return chosen
 
 
-def _by_preference(policy: GroupRequest, spot: bool, zone: str, offer: Offering) -> list[str]:
+def _by_preference(policy: GroupRequest, spot: bool, zone: str, price: Price) -> list[str]:
     strategy = policy.spot_strategy if spot else policy.on_demand_strategy
     if strategy.endswith("prioritized"):
         return list(policy.types)
-    return sorted(policy.types, key=lambda type: offer(type, zone).price)
+    return sorted(policy.types, key=lambda type: price(type, zone))

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from spotelastic.local.instances.spot_market import SpotMarket
+from spotelastic.local.refusals import replied
 
 TARGET = "AWSPriceListService.GetProducts"
 
@@ -31,14 +32,6 @@ def middleware(market: SpotMarket, application: Callable[..., Any]) -> Callable[
         body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
         filters = {each["Field"]: each["Value"] for each in json.loads(body).get("Filters", ())}
         answer = {"FormatVersion": "aws_v1", "PriceList": products(market, filters)}
-        payload = json.dumps(answer).encode()
-        start_response(
-            "200 OK",
-            [
-                ("Content-Type", "application/x-amz-json-1.1"),
-                ("Content-Length", str(len(payload))),
-            ],
-        )
-        return [payload]
+        return replied(start_response, json.dumps(answer).encode())
 
     return handle

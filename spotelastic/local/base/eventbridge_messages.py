@@ -1,5 +1,7 @@
 """Builds and delivers AWS's events about instances and Auto Scaling groups, in AWS's own format.
 
+Of their details they have those that the controller reads.
+
 Sources in the EC2 user guide: "Events for Amazon EC2 Spot Instance interruptions", "EC2 instance
 rebalance recommendations", "Amazon EC2 instance state change events". In the Auto Scaling user
 guide: "Amazon EC2 Auto Scaling event reference".
@@ -9,6 +11,10 @@ import json
 import logging
 from dataclasses import dataclass
 from typing import Any
+
+INTERRUPTION = "EC2 Spot Instance Interruption Warning"
+REBALANCE = "EC2 Instance Rebalance Recommendation"
+STATE = "EC2 Instance State-change Notification"
 
 _log = logging.getLogger(__name__)
 
@@ -30,34 +36,10 @@ class BusEvent:
         return named[3] if len(named) > 3 else str(self.detail.get("eventRegion", ""))
 
 
-def interruption_warning(region: str, instance: str) -> BusEvent:
-    """Return the notice of a spot interruption."""
-    return BusEvent(
-        "aws.ec2",
-        "EC2 Spot Instance Interruption Warning",
-        (f"arn:aws:ec2:{region}:instance/{instance}",),
-        {"instance-id": instance, "instance-action": "terminate"},
-    )
-
-
-def rebalance_recommendation(region: str, instance: str) -> BusEvent:
-    """Return a rebalance recommendation."""
-    return BusEvent(
-        "aws.ec2",
-        "EC2 Instance Rebalance Recommendation",
-        (f"arn:aws:ec2:{region}:instance/{instance}",),
-        {"instance-id": instance},
-    )
-
-
-def state_change(account: str, region: str, instance: str, state: str) -> BusEvent:
-    """Return the event of an instance's new state."""
-    return BusEvent(
-        "aws.ec2",
-        "EC2 Instance State-change Notification",
-        (f"arn:aws:ec2:{region}:{account}:instance/{instance}",),
-        {"instance-id": instance, "state": state},
-    )
+def of_instance(type: str, region: str, instance: str, **detail: str) -> BusEvent:
+    """Return an event about an instance."""
+    arn = f"arn:aws:ec2:{region}:instance/{instance}"
+    return BusEvent("aws.ec2", type, (arn,), {"instance-id": instance, **detail})
 
 
 def lifecycle_action(group: Any, instance: str, hook: Any, token: str) -> BusEvent:
@@ -68,8 +50,6 @@ def lifecycle_action(group: Any, instance: str, hook: Any, token: str) -> BusEve
         "LifecycleHookName": hook.name,
         "EC2InstanceId": instance,
         "LifecycleTransition": hook.lifecycle_transition,
-        "Origin": "AutoScalingGroup",
-        "Destination": "EC2",
     }
     return BusEvent(
         "aws.autoscaling", "EC2 Instance-terminate Lifecycle Action", (group.arn,), detail
@@ -86,19 +66,10 @@ def activity_ended(group: Any, activity: Any, instance: str) -> BusEvent:
         f"EC2 Instance {verb} {outcome}",
         (group.arn, arn) if instance else (group.arn,),
         {
-            "StatusCode": "InProgress" if outcome == "Successful" else "Failed",
             "AutoScalingGroupName": group.name,
-            "ActivityId": activity.activity_id,
-            "RequestId": activity.activity_id,
             "Details": activity.place,
-            "Description": activity.description,
-            "Cause": activity.cause,
             "StatusMessage": activity.status_message or "",
             "EC2InstanceId": instance,
-            "StartTime": _iso(activity.start_time),
-            "EndTime": _iso(activity.end_time),
-            "Origin": "EC2" if activity.launching else "AutoScalingGroup",
-            "Destination": "AutoScalingGroup" if activity.launching else "EC2",
         },
     )
 
@@ -120,7 +91,3 @@ def put(backend: Any, event: BusEvent, at: float) -> None:
         backend.put_events([entry])
     except Exception:
         _log.exception("cannot deliver %s", event)
-
-
-def _iso(moment: Any) -> str:
-    return f"{moment.isoformat(timespec='milliseconds')}Z" if moment else ""

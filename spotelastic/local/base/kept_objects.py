@@ -90,10 +90,6 @@ class KeptBuckets:
         shutil.rmtree(root / _WRITING, ignore_errors=True)  # left by a cloud that was killed
         (root / _WRITING).mkdir(parents=True)
 
-    def names(self) -> tuple[str, ...]:
-        """Return the names of the buckets."""
-        return names(self.root)
-
     def add(self, bucket: str) -> None:
         """Create a bucket's folder."""
         (self.root / bucket).mkdir(exist_ok=True)

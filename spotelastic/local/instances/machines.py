@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from spotelastic.clock import wall
-from spotelastic.local.base import eventbridge_messages
+from spotelastic.local.base import eventbridge_messages as events
 from spotelastic.local.base.agenda import Agenda
 from spotelastic.local.instances import metadata
 from spotelastic.local.instances.imds import MetadataServer
@@ -74,7 +74,7 @@ class LocalInstances:
         power: Power,
         market: SpotMarket,
         imds_port: int,
-        emit: Callable[[eventbridge_messages.BusEvent], None],
+        emit: Callable[[events.BusEvent], None],
     ) -> None:
         self._agenda = agenda
         self._power = power
@@ -135,11 +135,7 @@ class LocalInstances:
         machine = self._machines[instance.id]
         if machine.state in (SHUTTING_DOWN, TERMINATED):
             return
-        instance.state_reason.code = code
-        instance.state_reason.message = f"{code}: {_REASONS.get(code, 'instance terminated')}"
-        moment = datetime.fromtimestamp(wall(), UTC)
-        initiator = "User" if code.startswith("Client") else "Service"
-        instance._reason = f"{initiator} initiated ({moment:%Y-%m-%d %H:%M:%S UTC})"
+        instance.state_reason.code = instance.state_reason.message = code
         self._switch_off(machine, cut=not code.startswith("Client"))
 
     def shut_down(self, instance: str) -> None:
@@ -166,7 +162,7 @@ class LocalInstances:
         if machine.state not in (PENDING, RUNNING):
             return
         machine.notices.interruption = end = wall() + seconds
-        self._emit(eventbridge_messages.interruption_warning(machine.it.region_name, machine.id))
+        self._tell(machine, events.INTERRUPTION, **{"instance-action": "terminate"})
         self._agenda.at(end, partial(self._take_away, machine, end))
 
     def _take_away(self, machine: LocalInstance, end: float) -> None:
@@ -176,9 +172,7 @@ class LocalInstances:
     def recommend_rebalance(self, machine: LocalInstance) -> None:
         """Send the instance a rebalance recommendation."""
         machine.notices.rebalance = wall()
-        self._emit(
-            eventbridge_messages.rebalance_recommendation(machine.it.region_name, machine.id)
-        )
+        self._tell(machine, events.REBALANCE)
 
     # -- switching ---------------------------------------------------------------------------
 
@@ -224,12 +218,11 @@ class LocalInstances:
     def _set_state(self, machine: LocalInstance, state: str) -> None:
         machine.it._state.name = state
         machine.it._state.code = _CODES[state]
-        self._emit(
-            eventbridge_messages.state_change(
-                machine.it.owner_id, machine.it.region_name, machine.id, state
-            )
-        )
+        self._tell(machine, events.STATE, state=state)
         self.changed(machine)
+
+    def _tell(self, machine: LocalInstance, type: str, **detail: str) -> None:
+        self._emit(events.of_instance(type, machine.it.region_name, machine.id, **detail))
 
     # -- the metadata service ----------------------------------------------------------------
 
@@ -240,38 +233,21 @@ class LocalInstances:
 
     def _facts(self, machine: LocalInstance) -> Facts:
         instance = machine.it
-        interface = instance.nics[0]
         shows_tags = str(instance.metadata_options.instance_metadata_tags) == "enabled"
         return Facts(
             instance=machine.id,
             account=instance.owner_id,
             region=instance.region_name,
             zone=instance.availability_zone,
-            zone_id=interface.subnet.availability_zone_id,
             type=instance.instance_type,
-            image=instance.image_id or "",
             address=machine.address,
-            mac=interface.mac_address,
-            hostname=instance.private_dns_name,
             life_cycle="spot" if machine.spot else "on-demand",
-            security_groups=tuple(group.name for group in interface.group_set),
-            subnet=interface.subnet.id,
-            vpc=interface.subnet.vpc_id,
-            launched=instance.launch_time.replace(tzinfo=UTC),
             target_state=machine.target_state,
             tags=_tags(instance) if shows_tags else None,
             user_data=_text(instance.user_data),
             notices=machine.notices,
             credentials=partial(_credentials, machine),
         )
-
-
-_REASONS = {
-    "Client.UserInitiatedShutdown": "User initiated shutdown",
-    "Client.InstanceInitiatedShutdown": "Instance initiated shutdown",
-    "Server.SpotInstanceTermination": "Spot instance termination",
-    "Server.InternalError": "Internal error",
-}
 
 
 def _tags(instance: Any) -> Mapping[str, str]:
@@ -295,7 +271,7 @@ def _credentials(machine: LocalInstance) -> RoleCredentials | None:
         return None
     from moto.sts.models import sts_backends
 
-    profile, role = association.iam_instance_profile, association.iam_instance_profile.roles[0]
+    role = association.iam_instance_profile.roles[0]
     assumed = sts_backends[backend.account_id]["aws"].assume_role(
         region_name=backend.region_name,
         role_session_name=machine.id,
@@ -306,7 +282,6 @@ def _credentials(machine: LocalInstance) -> RoleCredentials | None:
     )
     machine.credentials = RoleCredentials(
         role=role.name,
-        profile_arn=profile.arn,
         key=assumed.access_key_id,
         secret=assumed.secret_access_key,
         token=assumed.session_token,

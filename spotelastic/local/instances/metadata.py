@@ -1,4 +1,4 @@
-"""Builds the documents of an instance's metadata service, from facts about the instance.
+"""Builds those documents of an instance's metadata service that nodes read, from facts about it.
 
 Source: "Instance metadata categories" (EC2 user guide).
 """
@@ -28,7 +28,6 @@ class RoleCredentials:
     """Temporary credentials of a role."""
 
     role: str
-    profile_arn: str
     key: str
     secret: str
     token: str
@@ -58,18 +57,10 @@ class Facts:
     account: str
     region: str
     zone: str
-    zone_id: str
     type: str
-    image: str
     address: str
-    mac: str
-    hostname: str
     life_cycle: str
     """"spot" or "on-demand"."""
-    security_groups: tuple[str, ...] = ()
-    subnet: str = ""
-    vpc: str = ""
-    launched: datetime = datetime.fromtimestamp(0, UTC)
     target_state: str = ""
     """The state that its Auto Scaling group wants; empty outside a group."""
     tags: Mapping[str, str] | None = None
@@ -95,46 +86,28 @@ def read(facts: Facts, path: str) -> str | None:
 def _listing(documents: Mapping[str, str], folder: str) -> str | None:
     """Return the children of a folder, one per line, folders with a slash; None if it has none."""
     prefix = f"{folder}/" if folder else ""
-    if folder.startswith("tags/instance"):
-        children = {name.removeprefix(prefix) for name in documents if name.startswith(prefix)}
-    else:
-        rests = (name.removeprefix(prefix) for name in documents if name.startswith(prefix))
-        children = {rest.partition("/")[0] + ("/" if "/" in rest else "") for rest in rests}
+    rests = (name.removeprefix(prefix) for name in documents if name.startswith(prefix))
+    children = {rest.partition("/")[0] + ("/" if "/" in rest else "") for rest in rests}
     return "\n".join(sorted(children)) or None
 
 
 def _documents(facts: Facts) -> dict[str, str]:
     """Return all documents by their path below `META`."""
-    interface = f"network/interfaces/macs/{facts.mac}"
     documents = {
-        "ami-id": facts.image,
-        "hostname": facts.hostname,
-        "instance-action": "none",
         "instance-id": facts.instance,
         "instance-life-cycle": facts.life_cycle,
         "instance-type": facts.type,
-        "local-hostname": facts.hostname,
         "local-ipv4": facts.address,
-        "mac": facts.mac,
         "placement/availability-zone": facts.zone,
-        "placement/availability-zone-id": facts.zone_id,
         "placement/region": facts.region,
-        "security-groups": "\n".join(facts.security_groups),
-        "services/domain": "amazonaws.com",
-        "services/partition": "aws",
-        "events/maintenance/scheduled": "[]",
-        "events/maintenance/history": "[]",
-        f"{interface}/device-number": "0",
-        f"{interface}/local-ipv4s": facts.address,
-        f"{interface}/mac": facts.mac,
-        f"{interface}/subnet-id": facts.subnet,
-        f"{interface}/vpc-id": facts.vpc,
     }
     if facts.target_state:
         documents["autoscaling/target-lifecycle-state"] = facts.target_state
     for name, value in (facts.tags or {}).items():
         documents[f"tags/instance/{name}"] = value
-    return documents | _notices(facts.notices) | _role(facts.credentials())
+    if credentials := facts.credentials():
+        documents[f"iam/security-credentials/{credentials.role}"] = credentials.document()
+    return documents | _notices(facts.notices)
 
 
 def _notices(notices: Notices) -> dict[str, str]:
@@ -142,41 +115,21 @@ def _notices(notices: Notices) -> dict[str, str]:
     if notices.interruption:
         moment = iso(datetime.fromtimestamp(notices.interruption, UTC))
         documents["spot/instance-action"] = json.dumps({"action": "terminate", "time": moment})
-        documents["spot/termination-time"] = moment
     if notices.rebalance:
         moment = iso(datetime.fromtimestamp(notices.rebalance, UTC))
         documents["events/recommendations/rebalance"] = json.dumps({"noticeTime": moment})
     return documents
 
 
-def _role(credentials: RoleCredentials | None) -> dict[str, str]:
-    if credentials is None:
-        return {}
-    return {
-        f"iam/security-credentials/{credentials.role}": credentials.document(),
-        "iam/info": json.dumps(
-            {
-                "Code": "Success",
-                "LastUpdated": iso(credentials.issued),
-                "InstanceProfileArn": credentials.profile_arn,
-            }
-        ),
-    }
-
-
 def _identity(facts: Facts) -> str:
     return json.dumps(
         {
             "accountId": facts.account,
-            "architecture": "x86_64",
             "availabilityZone": facts.zone,
-            "imageId": facts.image,
             "instanceId": facts.instance,
             "instanceType": facts.type,
-            "pendingTime": iso(facts.launched),
             "privateIp": facts.address,
             "region": facts.region,
-            "version": "2017-09-30",
         }
     )
 

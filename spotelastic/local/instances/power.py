@@ -32,14 +32,6 @@ class Layout:
     """One entry per attached volume, named by its id."""
     shm: Path
 
-    @classmethod
-    def of(cls, remains: Remains, instance: str) -> "Layout":
-        """Return the layout of one of the cloud's instances."""
-        folder = Path(remains.folder, "instances", instance)
-        return cls(
-            folder / "home", folder / "console.log", folder / "volumes", remains.shm / instance
-        )
-
 
 class Power:
     """Starts and ends instances. Futures resolve on a separate thread.
@@ -84,7 +76,9 @@ class Power:
 
     def layout(self, instance: str) -> Layout:
         """Return the layout of an instance."""
-        return Layout.of(self._remains, instance)
+        folder = Path(self._remains.folder, "instances", instance)
+        shm = self._remains.shm / instance
+        return Layout(folder / "home", folder / "console.log", folder / "volumes", shm)
 
     def on(self, instance: str, environment: Mapping[str, str]) -> Future[None]:
         """Start an instance."""

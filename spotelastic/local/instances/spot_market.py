@@ -34,16 +34,10 @@ class SpotMarket:
         return round(self.on_demand(type) * SPOT_SHARE, 4)
 
 
-def _vcpus(type: str) -> int:
-    from moto.ec2.models.instance_types import INSTANCE_TYPES
-
-    information = INSTANCE_TYPES.get(type) or {}
-    return int(information.get("VCpuInfo", {}).get("DefaultVCpus", 2))
-
-
 def _guessed(type: str) -> float:
     from moto.ec2.models.instance_types import INSTANCE_TYPES
 
-    information = INSTANCE_TYPES.get(type) or {}
-    gpu_gib = information.get("GpuInfo", {}).get("TotalGpuMemoryInMiB", 0) / 1024
-    return float(_PER_VCPU * _vcpus(type) + _PER_GPU_GIB * gpu_gib)
+    known = INSTANCE_TYPES.get(type) or {}
+    vcpus = known.get("VCpuInfo", {}).get("DefaultVCpus", 2)
+    gpu_gib = known.get("GpuInfo", {}).get("TotalGpuMemoryInMiB", 0) / 1024
+    return float(_PER_VCPU * vcpus + _PER_GPU_GIB * gpu_gib)

@@ -13,8 +13,7 @@ accounts.py     quotas, service-linked roles
 images.py       machine images
 """
 
-import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from threading import RLock
 
@@ -34,13 +33,11 @@ from spotelastic.local.moto_patches import (
     log_calls,
     network,
     object_calls,
-    resources,
+    resources,  # noqa: F401 - moto finds its classes by their base class
     schedules,
     stacks,
 )
 from spotelastic.local.moto_patches.patch import Patches
-
-_log = logging.getLogger(__name__)
 
 
 def install(
@@ -52,8 +49,6 @@ def install(
     market: SpotMarket,
     power: Power,
     volumes: Path,
-    account: str,
-    regions: Sequence[str],
     buckets_folder: Path,
     logs_folder: Path,
     stack_deleted: Callable[[], object],
@@ -64,14 +59,10 @@ def install(
     ec2.install(patches, machines, market, power)
     network.install(patches, power, volumes)
     group_calls.install(patches, scaling)
-    object_calls.install(patches, KeptBuckets(buckets_folder), account, regions)
-    log_calls.install(patches, KeptLogs(logs_folder), account, regions)
+    object_calls.install(patches, KeptBuckets(buckets_folder))
+    log_calls.install(patches, KeptLogs(logs_folder))
     schedules.install(patches, agenda, scaling)
     stacks.install(patches, scaling, stack_deleted)
-    images.install(patches, account, regions)
+    images.install(patches)
     accounts.install(patches)
-    for model in resources.MODELS:
-        _log.info("%s: moto lacks this resource", model.cloudformation_type())
-    for patch in patches.applied:
-        _log.info("%s.%s: %s", patch.owner, patch.name, patch.reason)
     return patches

@@ -12,7 +12,6 @@ from moto.ec2.exceptions import (
     EC2ClientError,
     InvalidLaunchTemplateNameNotFoundWithNameError,
 )
-from moto.ec2.models.iam_instance_profile import IamInstanceProfileAssociationBackend
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 from moto.ec2.models.instances import Instance, InstanceBackend
 from moto.ec2.models.launch_templates import LaunchTemplateBackend, LaunchTemplateVersion
@@ -40,7 +39,6 @@ def install(patches: Patches, machines: LocalInstances, market: SpotMarket, powe
     """Apply the patches."""
     _install_launch(patches, machines)
     _install_templates(patches)
-    _install_profiles(patches)
     _install_user_data(patches)
     _install_states(patches, machines)
     _install_console(patches, power)
@@ -89,25 +87,6 @@ def _install_templates(patches: Patches) -> None:
         if name and name not in backend.launch_template_name_to_ids:
             raise InvalidLaunchTemplateNameNotFoundWithNameError(name)
         return original(backend, name, tid)
-
-
-def _install_profiles(patches: Patches) -> None:
-    @patches.method(
-        IamInstanceProfileAssociationBackend,
-        "associate_iam_instance_profile",
-        "RunInstances repeats the association that the launch has made",
-    )
-    def associate(original: Callable[..., Any], backend: Any, *args: Any, **kwargs: Any) -> Any:
-        instance = kwargs.get("instance_id") or args[0]
-        if existing := backend.iam_instance_profile_associations.get(instance):
-            profile = existing.iam_instance_profile
-            asked = (
-                kwargs.get("iam_instance_profile_name"),
-                kwargs.get("iam_instance_profile_arn"),
-            )
-            if profile.name in asked or profile.arn in asked:
-                return existing
-        return original(backend, *args, **kwargs)
 
 
 def _install_user_data(patches: Patches) -> None:
@@ -207,8 +186,9 @@ def _subnet(backend: Any, kwargs: Mapping[str, Any]) -> Any:
 def _associate_profile(
     backend: Any, instance: Any, kwargs: Mapping[str, Any], template: Mapping[str, Any]
 ) -> None:
-    arn, name = profile_of(kwargs, template)
-    if arn or name:
+    """Give an instance its template's profile; moto gives it the one that a request names."""
+    arn, name = profile_of({}, template)
+    if (arn or name) and not any(profile_of(kwargs, {})):
         backend.associate_iam_instance_profile(
             instance.id, iam_instance_profile_name=name, iam_instance_profile_arn=arn
         )

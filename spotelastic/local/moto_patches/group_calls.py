@@ -12,7 +12,6 @@ from moto.autoscaling.models import AutoScalingBackend, FakeAutoScalingGroup
 from moto.autoscaling.responses import AutoScalingResponse
 from moto.core.responses import ActionResult, EmptyResult
 
-from spotelastic.local.autoscaling.groups import TERMINATING
 from spotelastic.local.autoscaling.members import LocalGroupMember
 from spotelastic.local.autoscaling.regional_groups import RegionalScaling
 from spotelastic.local.moto_patches.patch import Patches
@@ -131,8 +130,7 @@ def _install_hooks(patches: Patches, scaling: RegionalScaling) -> None:
 
 def put_hook(backend: Any, group: str, given: Mapping[str, Any]) -> None:
     """Create a life-cycle hook of a new group from its API properties."""
-    if (transition := given["LifecycleTransition"]) != TERMINATING:
-        raise ValidationError(f"The local cloud has no hooks for {transition}")
+    transition = given["LifecycleTransition"]
     timeout = int(given.get("HeartbeatTimeout", 3600))
     default = given.get("DefaultResult", "ABANDON")
     backend.create_lifecycle_hook(given["LifecycleHookName"], group, transition, timeout, default)

@@ -3,7 +3,6 @@
 Images have the size that those of Amazon Linux have.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 from moto.core.parse import default_timestamp_parser
@@ -13,6 +12,7 @@ from moto.ec2.models.amis import Ami
 from moto.ssm.models import Parameter, ssm_backends
 from moto.utilities.utils import load_resource
 
+from spotelastic.local.cloud import ACCOUNT, REGIONS
 from spotelastic.local.moto_patches.patch import Patches
 
 GIB = 8
@@ -22,11 +22,10 @@ _DEEP_LEARNING = "/aws/service/deeplearning/ami/x86_64/{}/latest/ami-id"
 _FLAVOURS = (
     "oss-nvidia-driver-gpu-pytorch-2.10-amazon-linux-2023",
     "base-oss-nvidia-driver-gpu-amazon-linux-2023",
-    "base-oss-nvidia-driver-gpu-ubuntu-22.04",
 )
 
 
-def install(patches: Patches, account: str, regions: Sequence[str]) -> None:
+def install(patches: Patches) -> None:
     """Apply the patch, and add the images of Amazon Linux.
 
     Also add the parameters of Deep Learning images, which name one of these images as well.
@@ -40,28 +39,28 @@ def install(patches: Patches, account: str, regions: Sequence[str]) -> None:
     patches.addition(Ami, "block_device_mappings", "moto's images have 15 GiB, Amazon Linux's 8")(
         property(mappings)
     )
-    for region in regions:
-        _add_images(account, region)
-        _add_parameters(account, region)
+    for region in REGIONS:
+        _add_images(region)
+        _add_parameters(region)
 
 
-def _add_images(account: str, region: str) -> None:
-    backend: Any = ec2_backends[account][region]
+def _add_images(region: str) -> None:
+    backend: Any = ec2_backends[ACCOUNT][region]
     for image in load_resource(f"ec2/resources/latest_amis/{region}.json"):
         created = image.get("creation_date")
         more = {"creation_date": default_timestamp_parser(created)} if created else {}
         backend.amis[image["ami_id"]] = Ami(backend, **image | more, owner_alias="amazon")
 
 
-def _add_parameters(account: str, region: str) -> None:
-    parameters = ssm_backends[account][region]._parameters
+def _add_parameters(region: str) -> None:
+    parameters = ssm_backends[ACCOUNT][region]._parameters
     make: Any = Parameter  # its abstract methods are for CloudFormation only
     image = parameters[_LINUX][-1].value
     for flavour in _FLAVOURS:
         name = _DEEP_LEARNING.format(flavour)
         parameters[name].append(
             make(
-                account_id=account,
+                account_id=ACCOUNT,
                 name=name,
                 value=image,
                 parameter_type="String",

@@ -11,6 +11,7 @@ from moto.logs.responses import LogsResponse
 from spotelastic.aws.messaging.log_group import KEPT_DAYS
 from spotelastic.clock import wall
 from spotelastic.local.base.kept_logs import GROUPS, KeptLogs, cluster_of
+from spotelastic.local.cloud import ACCOUNT, REGIONS
 from spotelastic.local.moto_patches.patch import Patches
 
 _DAY = 24 * 3600.0
@@ -49,15 +50,15 @@ class KeptEvents:
         return self._held
 
 
-def install(patches: Patches, kept: KeptLogs, account: str, regions: Sequence[str]) -> None:
+def install(patches: Patches, kept: KeptLogs) -> None:
     """Patch the log groups of clusters, of this account and these regions.
 
     Lines of the regions share a folder. The next cloud has all of them in its first region.
     """
-    _install_files(patches, kept, account, regions)
+    _install_files(patches, kept)
     _install_prefix(patches)
     kept.forget(wall() - KEPT_DAYS * _DAY)
-    backend = logs_backends[account][regions[0]]
+    backend = logs_backends[ACCOUNT][REGIONS[0]]
     for cluster in kept.clusters():
         group = backend.create_log_group(GROUPS + cluster, {})
         group.set_retention_policy(str(KEPT_DAYS))
@@ -69,11 +70,11 @@ def install(patches: Patches, kept: KeptLogs, account: str, regions: Sequence[st
             )
 
 
-def _install_files(patches: Patches, kept: KeptLogs, account: str, regions: Sequence[str]) -> None:
+def _install_files(patches: Patches, kept: KeptLogs) -> None:
     reason = "moto's log groups end with its process"
 
     def its(group: LogGroup) -> str | None:
-        here = group.account_id == account and group.region in regions
+        here = group.account_id == ACCOUNT and group.region in REGIONS
         return cluster_of(group.name) if here else None
 
     @patches.method(LogGroup, "create_log_stream", reason)

@@ -1,27 +1,20 @@
-"""Applies and undoes changes to moto, one method at a time, each recorded with its reason."""
+"""Applies and undoes changes to moto, one method at a time, each logged with its reason."""
 
 import functools
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 Method = Callable[..., Any]
 
-
-@dataclass(frozen=True, slots=True)
-class Patch:
-    """One change that was applied."""
-
-    owner: str
-    name: str
-    reason: str
+_log = logging.getLogger(__name__)
 
 
 @dataclass
 class Patches:
-    """Applies patches until they are undone or the process ends; `applied` lists them."""
+    """Applies patches until they are undone or the process ends; each is logged."""
 
-    applied: list[Patch] = field(default_factory=list)
     _before: list[tuple[Any, str, Any]] = field(default_factory=list)
 
     def method(self, owner: type, name: str, reason: str) -> Callable[[Method], Method]:
@@ -57,7 +50,7 @@ class Patches:
     def _record(self, owner: Any, name: str, reason: str) -> None:
         kind = isinstance(owner, type)
         path = f"{owner.__module__}.{owner.__qualname__}" if kind else owner.__name__
-        self.applied.append(Patch(path, name, reason))
+        _log.info("%s.%s: %s", path, name, reason)
         self._before.append((owner, name, vars(owner).get(name, _ABSENT)))
 
     def undo(self) -> None:
@@ -68,7 +61,6 @@ class Patches:
                 delattr(owner, name)
             else:
                 setattr(owner, name, value)
-        self.applied.clear()
 
 
 _ABSENT = object()

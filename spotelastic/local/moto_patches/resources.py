@@ -85,6 +85,3 @@ def placement_groups(backend: Any) -> dict[str, PlacementGroup]:
     """Return EC2's placement groups, by name."""
     groups: dict[str, PlacementGroup] = vars(backend).setdefault("placement_groups", {})
     return groups
-
-
-MODELS = (EgressResource, PlacementGroup, QueuePolicyResource)

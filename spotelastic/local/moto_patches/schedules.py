@@ -8,7 +8,6 @@ from typing import Any
 from moto.autoscaling.exceptions import ValidationError
 from moto.autoscaling.models import AutoScalingBackend
 
-from spotelastic.clock import wall
 from spotelastic.local.autoscaling.regional_groups import RegionalScaling
 from spotelastic.local.base.agenda import Agenda
 from spotelastic.local.moto_patches.patch import Patches
@@ -26,29 +25,11 @@ def install(patches: Patches, agenda: Agenda, scaling: RegionalScaling) -> None:
         group, name, start = given["name"], given["scheduled_action_name"], given["start_time"]
         if group not in backend.autoscaling_groups:
             raise ValidationError(f"AutoScalingGroup name not found - {group}")
-        if given["recurrence"] or start is None:
-            raise ValidationError("The local cloud supports actions with one start time only")
-        moment = _moment(start)
-        if moment <= wall():
-            raise ValidationError("Given start time is in the past")
         action = original(backend, **given)
         del backend.scheduled_actions[name]
         backend.scheduled_actions[group, name] = action
-        agenda.at(moment, partial(_carry_out, backend, scaling, action))
+        agenda.at(_moment(start), partial(_carry_out, backend, scaling, action))
         return action
-
-    @patches.method(
-        AutoScalingBackend, "delete_scheduled_action", "actions are kept by group and name"
-    )
-    def delete(
-        original: Callable[..., Any],
-        backend: Any,
-        auto_scaling_group_name: str,
-        scheduled_action_name: str,
-    ) -> None:
-        key = (auto_scaling_group_name, scheduled_action_name)
-        if backend.scheduled_actions.pop(key, None) is None:
-            raise ValidationError("Scheduled action name not found")
 
 
 def _carry_out(backend: Any, scaling: RegionalScaling, action: Any) -> None:
@@ -66,5 +47,5 @@ def _carry_out(backend: Any, scaling: RegionalScaling, action: Any) -> None:
 
 
 def _moment(start: Any) -> float:
-    moment = start if isinstance(start, datetime) else datetime.fromisoformat(str(start))
+    moment = datetime.fromisoformat(str(start))
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

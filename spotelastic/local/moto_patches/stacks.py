@@ -318,15 +318,11 @@ def _release_address(resource: Any, backend: Any) -> None:
     backend.release_address(allocation_id=resource.allocation_id)
 
 
-def _delete_interface(resource: Any, backend: Any) -> None:
-    backend.delete_network_interface(resource.id)
-
-
 _DELETIONS: dict[type, Callable[[Any, Any], Any]] = {
     ElasticAddress: _release_address,
     InternetGateway: lambda resource, backend: backend.delete_internet_gateway(resource.id),
     NatGateway: _delete_nat_gateway,
-    NetworkInterface: _delete_interface,
+    NetworkInterface: lambda resource, backend: backend.delete_network_interface(resource.id),
     Route: lambda resource, backend: resource.route_table._routes.pop(resource.id, None),
     RouteTable: lambda resource, backend: backend.delete_route_table(resource.id),
     SubnetRouteTableAssociation: _delete_association,

@@ -178,8 +178,6 @@ def account(
             market=market,
             power=power,  # type: ignore[arg-type]
             volumes=folder / "volumes",
-            account=DEFAULT_ACCOUNT_ID,
-            regions=REGIONS,
             buckets_folder=folder / "buckets",
             logs_folder=folder / "output",
             stack_deleted=lambda: None,

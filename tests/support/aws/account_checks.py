@@ -221,9 +221,9 @@ def images_are_there(aws: Aws, evidence: Evidence) -> None:
 def rules_match_events(aws: Aws, evidence: Evidence, lacking: frozenset[str]) -> None:
     """Each rule of the template, and an event that it is for."""
     examples = {
-        "InterruptionRule": events.interruption_warning(aws.region, "i-1"),
-        "RebalanceRule": events.rebalance_recommendation(aws.region, "i-1"),
-        "StateRule": events.state_change(aws.account, aws.region, "i-1", "terminated"),
+        "InterruptionRule": events.of_instance(events.INTERRUPTION, aws.region, "i-1"),
+        "RebalanceRule": events.of_instance(events.REBALANCE, aws.region, "i-1"),
+        "StateRule": events.of_instance(events.STATE, aws.region, "i-1", state="terminated"),
     }
     for rule, event in examples.items():
         with evidence.check(f"{rule} matches its event"):

@@ -25,10 +25,10 @@ IDLE = ("/bin/sh", "-c", "sleep 1000 & exec sleep 1000")
 
 
 @contextmanager
-def running_cloud(home: Path, boot: Sequence[str] = IDLE, **options: Any) -> Iterator[CloudInfo]:
+def running_cloud(home: Path, boot: Sequence[str] = IDLE) -> Iterator[CloudInfo]:
     """A cloud in a home of its own. It ends with the block."""
     with environment(SPOTELASTIC_HOME=str(home), **{cloud.PROGRAM: UNKIND}):
-        info = cloud.start(detach=False, boot_command=boot, **options)
+        info = cloud.start(detach=False, boot_command=boot)
         try:
             yield info
         finally:

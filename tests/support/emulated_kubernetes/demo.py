@@ -7,9 +7,10 @@ replaces pods, and the nodes go on by themselves.
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 from lightkube import Client, KubeConfig
 from lightkube.codecs import from_dict
@@ -18,18 +19,17 @@ from lightkube.resources.core_v1 import Pod
 from support.emulated_kubernetes import cluster
 from support.emulated_kubernetes.cluster import RunningCluster
 from support.emulated_kubernetes.pod_run import PodFaults, PodRunView, RoundStory
+from support.kubernetes.pod_jobs import PORT, indexed_job
 
 from spotelastic.clock import steady
 from spotelastic.errors import EnvironmentFailure, SpotelasticError
-from spotelastic.kubernetes.job_as_pods import PORT, PodJob
-from spotelastic.kubernetes.manifests import JOB_NAME, manifests
 from spotelastic.local.drill import Drill, DrillPlan
-from spotelastic.model.job import Settings
 from spotelastic.signals import Signals
 from spotelastic.store.etcd import EtcdStore
 from spotelastic.store.keys import Keys
 
 NAME, PLACE = "demo", "default"
+JOB_NAME = "batch.kubernetes.io/job-name"
 NODES, FEWEST = 4, 2
 NOTICE = 15
 """Seconds of notice that a machine's end has, and the pods' grace."""
@@ -48,9 +48,9 @@ class Demo:
         self._printed: dict[str, int] = {}
         self._pause = threading.Event()
 
-    def apply(self, job: PodJob) -> None:
+    def apply(self, job: Iterable[dict[str, Any]]) -> None:
         """Create the objects of the job."""
-        for each in manifests(job):
+        for each in job:
             self._say(f"kubectl apply: {each['kind']} {each['metadata']['name']}")
             self._client.create(from_dict(each))
 
@@ -156,16 +156,8 @@ def _demonstrate(script: str, args: Sequence[str], storage: str) -> int:
     with cluster.running() as running:
         say(f"an emulated cluster runs: export KUBECONFIG={running.kubeconfig}")
         demo = Demo(running, say)
-        demo.apply(
-            PodJob(
-                name=NAME,
-                image="this-machine",
-                command=(str(Path(script).absolute()), *args),
-                settings=Settings(FEWEST, NODES),
-                storage=storage,
-                grace=NOTICE,
-            )
-        )
+        command = (str(Path(script).absolute()), *args)
+        demo.apply(indexed_job(NAME, FEWEST, NODES, storage=storage, grace=NOTICE, args=command))
         drill, story = demo.train()
         for line in account(drill, story):
             say(line)

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from support.kubernetes.kube_client import IMAGE, PLACE, Kube
+from support.kubernetes.operator_parts import LABELS
 from support.places import SCRIPTS
 from support.processes.patience import eventually
 
 from spotelastic.kubernetes.elastic_job import API_VERSION, KIND
-from spotelastic.kubernetes.operator_manifests import LABELS
 from spotelastic.kubernetes.provider.api_client import KINDS, KubeApi
 from spotelastic.kubernetes.provider.kube_names import KubeNames
 

@@ -1,6 +1,5 @@
 """An emulated Kubernetes cluster for tests, seen through a client that knows nothing of it."""
 
-import json
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+import yaml
 from lightkube import Client, KubeConfig
 from lightkube.codecs import from_dict
 from lightkube.models.meta_v1 import ObjectMeta
@@ -46,11 +46,11 @@ class Kube:
 
     def install_operator(self) -> None:
         """Apply what `kube operator --render` prints."""
-        command = [sys.executable, "-m", "spotelastic", "kube", "operator", "--render", "--json"]
+        command = [sys.executable, "-m", "spotelastic", "kube", "operator", "--render"]
         told = subprocess.run(
             [*command, "--image", OPERATOR_IMAGE], capture_output=True, text=True, check=True
         ).stdout
-        self.create(*json.loads(told)["items"])
+        self.create(*yaml.safe_load_all(told))
 
     def pods(self, job: str) -> dict[int, Any]:
         """The pods of a job that neither end nor have ended, by their index."""

@@ -7,14 +7,14 @@ resources, and by what a namespace admits. What a client sends, this takes and a
 import copy
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from support.emulated_kubernetes.api import patches, rbac
 from support.emulated_kubernetes.api.kinds import NAMESPACES, ObjectKind
 from support.emulated_kubernetes.api.objects import Object, ObjectStore
 from support.emulated_kubernetes.api.refusals import ApiError
-from support.emulated_kubernetes.api.selectors import by_labels
+from support.emulated_kubernetes.api.selectors import by_selector
 from support.emulated_kubernetes.api.validate import completed
 
 from spotelastic.errors import SpotelasticError
@@ -55,7 +55,7 @@ class StoredApi:
 
     def found(self, kind: str, labels: Mapping[str, str]) -> list[Object]:
         def listed(store: ObjectStore, of: ObjectKind, place: str, _: str) -> list[Object]:
-            matches = by_labels(labels)
+            matches = by_selector({"matchLabels": labels})
             return [copy.deepcopy(each) for each in store.items(of, place) if matches(each)]
 
         found: list[Object] = self._call("GET", kind, "", "", listed)
@@ -85,24 +85,11 @@ class StoredApi:
 
         return _copied(self._call("PUT", manifest["kind"], name, "", replaced, manifest))
 
-    def patch(self, kind: str, name: str, patch: Object) -> Object:
+    def patch(self, kind: str, name: str, patch: Object, part: str = "") -> Object:
         def patched(store: ObjectStore, of: ObjectKind, place: str, _: str) -> Object:
-            return store.patch(of, place, name, patch, patches.MERGE)
+            return store.patch(of, place, name, patch, patches.MERGE, status=part == "Status")
 
-        return _copied(self._call("PATCH", kind, name, "", patched, patch))
-
-    def patch_status(self, kind: str, name: str, status: Object) -> None:
-        def patched(store: ObjectStore, of: ObjectKind, place: str, _: str) -> Object:
-            return store.patch(of, place, name, {"status": status}, patches.MERGE, status=True)
-
-        self._call("PATCH", kind, name, "status", patched)
-
-    def scale(self, kind: str, name: str, replicas: int, version: str) -> None:
-        def scaled(store: ObjectStore, of: ObjectKind, place: str, _: str) -> Object:
-            patch = {"metadata": {"resourceVersion": version}, "spec": {"replicas": replicas}}
-            return store.patch(of, place, name, patch, patches.MERGE)
-
-        self._call("PATCH", kind, name, "scale", scaled)
+        return _copied(self._call("PATCH", kind, name, part.lower(), patched, patch))
 
     def delete(self, kind: str, name: str, grace: int | None = None) -> None:
         def deleted(store: ObjectStore, of: ObjectKind, place: str, _: str) -> Object:
@@ -112,12 +99,6 @@ class StoredApi:
             self._call("DELETE", kind, name, "", deleted)
         except Missing:
             pass
-
-    def watch(self, kind: str) -> Iterator[Object]:
-        def listed(store: ObjectStore, of: ObjectKind, place: str, _: str) -> list[Object]:
-            return store.items(of, place)
-
-        yield from self._call("GET", kind, "", "", listed)
 
     def log(
         self,

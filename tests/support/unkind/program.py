@@ -24,6 +24,7 @@ from support.unkind.set_prices import SetPrices  # noqa: E402
 from spotelastic.clock import wall  # noqa: E402
 from spotelastic.local import __main__, server  # noqa: E402
 from spotelastic.local.base.eventbridge_messages import BusEvent  # noqa: E402
+from spotelastic.local.cloud import REGIONS  # noqa: E402
 from spotelastic.local.moto_patches.patch import Patches  # noqa: E402
 
 
@@ -67,9 +68,7 @@ class UnkindServer(server.Server):
         )
 
     def _answering(self, moto: Callable[..., Any]) -> Callable[..., Any]:
-        judged = judging.middleware(
-            self._strict.authority, self._config.region, super()._answering(moto)
-        )
+        judged = judging.middleware(self._strict.authority, REGIONS[0], super()._answering(moto))
         refusing = throttling.middleware(self._conditions, judged)
         return isolation.middleware(self._isolation, refusing)
 

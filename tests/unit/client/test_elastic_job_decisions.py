@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.emulated_kubernetes.api import custom
+from support.kubernetes.operator_parts import definition
 
 from spotelastic.client.kubernetes.cluster_mark import ClusterMark
-from spotelastic.client.operator.definition import definition
 from spotelastic.client.operator.operator_decision import (
+    REST_EVERY,
     OperatorDecision,
-    OperatorPolicy,
     ResourceSeen,
     decide,
 )
@@ -20,7 +20,6 @@ from spotelastic.client.operator.resource import JobResource
 from spotelastic.client.operator.told import SpecRefusal
 from spotelastic.model.progress import Event, NodeStatus, Status
 
-POLICY = OperatorPolicy()
 UID = "u-1"
 KIND = custom.kinds_of(definition())[0]
 
@@ -87,7 +86,7 @@ anything = st.builds(
 
 @given(anything)
 def test_what_must_never_happen_is_never_decided(it: ResourceSeen) -> None:
-    decision = decide(it, 100.0, POLICY)
+    decision = decide(it, 100.0)
     step, its = decision.step, it.resource
     if step in ("create", "change"):
         assert its.is_held and not its.is_deleted, "it could be left behind"
@@ -100,14 +99,14 @@ def test_what_must_never_happen_is_never_decided(it: ResourceSeen) -> None:
         assert its.is_deleted and its.is_held and it.is_ours, "another's cluster"
     if step == "let go":
         assert not (it.is_ours and it.anything_left), "something is left"
-    assert 0 < decision.look_again <= POLICY.rest_every
+    assert 0 < decision.look_again <= REST_EVERY
     manifest = {"spec": dict(it.resource.spec), "status": dict(decision.status)}
     assert custom.fitted(KIND, definition(), manifest) == manifest, "the schema knows all of it"
 
 
 @given(anything)
 def test_an_event_that_is_told_again_has_the_same_name(it: ResourceSeen) -> None:
-    first, again = (decide(it, now, POLICY).events for now in (100.0, 200.0))
+    first, again = (decide(it, now).events for now in (100.0, 200.0))
     assert [each.name for each in first] == [each.name for each in again]
     assert len({each.name for each in first}) == len(first)
 
@@ -115,9 +114,9 @@ def test_an_event_that_is_told_again_has_the_same_name(it: ResourceSeen) -> None
 @given(anything)
 def test_a_status_that_was_written_is_not_written_again(it: ResourceSeen) -> None:
     quiet = replace(it, events=())
-    before = dict(decide(quiet, 100.0, POLICY).status)
+    before = dict(decide(quiet, 100.0).status)
     written = replace(quiet, resource=replace(it.resource, status=before))
-    assert decide(written, 200.0, POLICY).status == before
+    assert decide(written, 200.0).status == before
     assert written.has_ended == quiet.has_ended
 
 
@@ -133,7 +132,7 @@ def test_a_status_that_was_written_is_not_written_again(it: ResourceSeen) -> Non
     ],
 )
 def test_conditions_say_how_the_job_is_doing(state: str, holds: set[str]) -> None:
-    decision = decide(seen(published=published(state)), 100.0, POLICY)
+    decision = decide(seen(published=published(state)), 100.0)
     found = {name for name, each in conditions(decision).items() if each["status"] == "True"}
     assert found == {"Accepted", *holds}
     assert {each["observedGeneration"] for each in decision.status["conditions"]} == {1}
@@ -142,7 +141,7 @@ def test_conditions_say_how_the_job_is_doing(state: str, holds: set[str]) -> Non
 
 
 def test_a_refused_change_leaves_the_cluster_alone_and_says_why() -> None:
-    decision = decide(seen(refusal=SpecRefusal("Invalid", "spec.storage: no")), 100.0, POLICY)
+    decision = decide(seen(refusal=SpecRefusal("Invalid", "spec.storage: no")), 100.0)
     accepted = conditions(decision)["Accepted"]
     assert (accepted["status"], accepted["message"]) == ("False", "spec.storage: no")
     assert decision.step == "none" and conditions(decision)["Running"]["status"] == "True"
@@ -151,51 +150,51 @@ def test_a_refused_change_leaves_the_cluster_alone_and_says_why() -> None:
 
 def test_another_cluster_of_the_name_is_neither_shown_nor_taken_down() -> None:
     theirs = seen(root="other", mark=None)
-    decision = decide(theirs, 100.0, POLICY)
+    decision = decide(theirs, 100.0)
     assert conditions(decision)["Accepted"]["reason"] == "NameTaken"
     assert decision.status["state"] == "refused" and decision.step == "none"
     gone = replace(theirs, resource=resource(is_deleted=True), anything_left=True)
-    assert decide(gone, 100.0, POLICY).step == "let go"
+    assert decide(gone, 100.0).step == "let go"
 
 
 def test_a_job_that_has_ended_is_not_begun_again_once_its_cluster_is_gone() -> None:
     ended = seen(root="none", published=published("succeeded"))
-    decision = decide(ended, 100.0, POLICY)
+    decision = decide(ended, 100.0)
     assert decision.step == "none"
     later = resource(status=dict(decision.status))
-    last = decide(ResourceSeen(later, digest="d"), 200.0, POLICY)
+    last = decide(ResourceSeen(later, digest="d"), 200.0)
     assert (last.step, last.status["state"]) == ("none", "succeeded")
     assert conditions(last)["Succeeded"]["reason"] == "Succeeded"
     changed = replace(ended, resource=resource(generation=2), digest="e")
-    assert conditions(decide(changed, 300.0, POLICY))["Accepted"]["reason"] == "JobEnded"
+    assert conditions(decide(changed, 300.0))["Accepted"]["reason"] == "JobEnded"
 
 
 def test_a_control_pod_that_went_with_its_first_object_is_made_again() -> None:
-    assert decide(seen(is_whole=False), 100.0, POLICY).step == "change"
-    assert decide(seen(root="none", is_whole=False), 100.0, POLICY).step == "create"
+    assert decide(seen(is_whole=False), 100.0).step == "change"
+    assert decide(seen(root="none", is_whole=False), 100.0).step == "create"
 
 
 def test_a_cluster_lingers_after_its_job_which_is_on_record_then() -> None:
     ended = seen(published=published("succeeded"), linger=60.0)
-    first = decide(ended, 100.0, POLICY)
-    assert (first.step, first.look_again) == ("none", POLICY.rest_every)
+    first = decide(ended, 100.0)
+    assert (first.step, first.look_again) == ("none", REST_EVERY)
     later = replace(ended, resource=resource(status=dict(first.status)))
-    assert decide(later, 150.0, POLICY).look_again == 10.0
-    assert decide(later, 160.0, POLICY).step == "end"
-    assert decide(replace(later, published=published()), 160.0, POLICY).step == "none", "restarted"
+    assert decide(later, 150.0).look_again == 10.0
+    assert decide(later, 160.0).step == "end"
+    assert decide(replace(later, published=published()), 160.0).step == "none", "restarted"
 
 
 def test_nothing_is_made_while_pods_of_a_cluster_that_goes_are_left() -> None:
     going = seen(root="none", has_pods=True)
-    assert decide(going, 100.0, POLICY).step == "none"
+    assert decide(going, 100.0).step == "none"
     gone = replace(going, has_pods=False, published=published("succeeded"))
-    assert decide(gone, 100.0, POLICY).step == "none"
-    assert decide(replace(going, has_pods=False), 100.0, POLICY).step == "create", "by somebody"
+    assert decide(gone, 100.0).step == "none"
+    assert decide(replace(going, has_pods=False), 100.0).step == "create", "by somebody"
 
 
 def test_a_job_that_was_restarted_runs_again() -> None:
-    status = decide(seen(published=published("failed")), 100.0, POLICY).status
-    again = decide(seen(resource=resource(status=dict(status))), 200.0, POLICY)
+    status = decide(seen(published=published("failed")), 100.0).status
+    again = decide(seen(resource=resource(status=dict(status))), 200.0)
     assert conditions(again)["Failed"]["status"] == "False"
     assert "Running" in [each.reason for each in again.events]
 
@@ -205,7 +204,7 @@ def test_events_of_a_job_are_told_once_in_order_and_not_all_at_once() -> None:
     told: list[str] = []
     status: dict[str, Any] = {}
     for _ in range(3):
-        decision = decide(seen(resource=resource(status=status), events=events), 100.0, POLICY)
+        decision = decide(seen(resource=resource(status=status), events=events), 100.0)
         told += [each.message for each in decision.events if each.reason == "Round"]
         status = dict(decision.status)
     assert told == [f"m{number}" for number in range(30)]
@@ -249,7 +248,7 @@ class World:
 
     def act(self, writes: int) -> None:
         """Look, decide, and make so many of the writes that follow."""
-        decision = decide(self.seen(), 100.0, POLICY)
+        decision = decide(self.seen(), 100.0)
         todo: list[dict[str, Any]] = [{"status": dict(decision.status)}]
         given = ClusterMark(UID, self.wanted, self.generation)
         match decision.step:
@@ -284,7 +283,7 @@ def test_killed_anywhere_it_ends_where_it_should(
         world.act(9)
     assert (world.job, world.pods) == (world.wanted, True)
     assert world.mark == ClusterMark(UID, world.wanted, world.generation)
-    assert decide(world.seen(), 200.0, POLICY).step == "none"
+    assert decide(world.seen(), 200.0).step == "none"
     world.deleted = True
     for writes in more:
         if not world.gone:

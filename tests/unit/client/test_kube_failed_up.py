@@ -6,12 +6,12 @@ from typing import Any, cast
 import pytest
 from support.emulated_kubernetes.api.kinds import DEFINITIONS
 from support.emulated_kubernetes.api.validate import completed
+from support.kubernetes.operator_parts import definition
 from support.kubernetes.stored_api import StoredApi, namespace
 
 from spotelastic.client.kubernetes.kube_job import KubeJob, kube_job
 from spotelastic.client.kubernetes.pod_config import PodConfig
 from spotelastic.client.operator import apply
-from spotelastic.client.operator.definition import definition
 from spotelastic.client.targets.kube_target import KubePlace, KubeTarget
 from spotelastic.errors import EnvironmentFailure, Unavailable
 from spotelastic.kubernetes.elastic_job import KIND

@@ -5,7 +5,7 @@ from typing import cast
 
 from spotelastic.client.kubernetes.cluster_mark import ClusterMark
 from spotelastic.client.operator.look import LookedAt, carry_out
-from spotelastic.client.operator.operator_decision import OperatorPolicy, ResourceSeen, decide
+from spotelastic.client.operator.operator_decision import ResourceSeen, decide
 from spotelastic.client.operator.resource import JobResource
 from spotelastic.kubernetes.pods import Manifest
 from spotelastic.kubernetes.provider.api_client import KubeApi
@@ -32,7 +32,7 @@ class EndingPods:
 
     def delete(self, *_: object) -> None: ...
 
-    def patch_status(self, *_: object) -> None: ...
+    def patch(self, *_: object) -> None: ...
 
 
 def test_an_end_that_takes_many_looks_is_told_once() -> None:
@@ -41,7 +41,7 @@ def test_an_end_that_takes_many_looks_is_told_once() -> None:
     seen = ResourceSeen(resource, digest="d", root="ours", mark=mark, anything_left=True)
     api, said = EndingPods(), list[str]()
     for now in (100.0, 101.0, 102.0):
-        decision = decide(seen, now, OperatorPolicy())
+        decision = decide(seen, now)
         assert decision.step == "take down"
         carry_out(cast(KubeApi, api), LookedAt(seen), decision, now, said.append)
     assert said.count("gpt: Ending: ends the pods, which have their grace to save") == 1

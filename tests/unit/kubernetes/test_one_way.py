@@ -16,7 +16,14 @@ from support.emulated_kubernetes.api.kinds import DEFINITIONS, EVENTS, LIMITS, P
 from support.emulated_kubernetes.api.objects import ObjectStore
 from support.emulated_kubernetes.api.validate import completed
 from support.emulated_kubernetes.control.control_plane import ControlPlane
-from support.kubernetes.pod_jobs import check_schema
+from support.kubernetes.operator_parts import (
+    OWN,
+    definition,
+    operator_manifests,
+    operator_rules,
+    schema,
+)
+from support.kubernetes.pod_jobs import check_schema, example_job
 from support.kubernetes.stored_api import PLACE, StoredApi, names, namespace
 from support.processes.patience import eventually
 
@@ -25,16 +32,13 @@ from spotelastic.client.kubernetes.kube_cluster import KubeCluster
 from spotelastic.client.kubernetes.kube_job import KubeJob, kube_job
 from spotelastic.client.kubernetes.pod_config import PodConfig
 from spotelastic.client.operator import apply
-from spotelastic.client.operator.definition import definition
-from spotelastic.client.operator.fields import LEAST, fields
+from spotelastic.client.operator.fields import fields
 from spotelastic.client.operator.operator import JobOperator
 from spotelastic.client.targets.kube_target import KubePlace, KubeTarget
 from spotelastic.clock import wall
 from spotelastic.errors import EnvironmentFailure, UsageError
 from spotelastic.kubernetes.cluster_manifests import control_rules
 from spotelastic.kubernetes.elastic_job import API_VERSION, KIND
-from spotelastic.kubernetes.manifests import manifests
-from spotelastic.kubernetes.operator_manifests import OWN, operator_manifests, operator_rules
 from spotelastic.kubernetes.provider import queues
 from spotelastic.kubernetes.provider.api_client import KINDS, KubeApi
 from spotelastic.kubernetes.provider.kube_names import KubeNames
@@ -77,7 +81,7 @@ def operating(store: ObjectStore) -> Iterator[StoredApi]:
 
     def look() -> None:
         while not over.wait(0.01):
-            for each in list(kube(StoredApi(store)).watch(KIND)):
+            for each in StoredApi(store).found(KIND, {}):
                 operator.look_at(each["metadata"]["name"])
 
     thread = threading.Thread(target=look)
@@ -159,13 +163,13 @@ def test_a_restricted_namespace_with_quotas_and_limits_admits_all_pods(
 ) -> None:
     store = namespace(**LEVEL)
     store.create(DEFINITIONS, "", completed(DEFINITIONS, definition()))
-    hard = {"pods": "9", "limits.memory": "100Gi", "requests.memory": "100Gi"}
+    hard = {"pods": "9", "limits.memory": "3200Gi", "requests.memory": "3200Gi"}
     store.create(QUOTAS, PLACE, {"metadata": {"name": "team"}, "spec": {"hard": hard}})
-    most = {"type": "Container", "max": {"memory": "64Gi"}, "default": {"cpu": "4"}}
+    most = {"type": "Container", "max": {"memory": "400Gi"}, "default": {"cpu": "4"}}
     store.create(LIMITS, PLACE, {"metadata": {"name": "l"}, "spec": {"limits": [most]}})
     it = job(folder, memory="20Gi", secrets_from="team", secret=("TOKEN",))
     if form == "job":
-        for each in manifests(it.pods):
+        for each in example_job():
             StoredApi(store).create(each)
     else:
         made_for(store, it)
@@ -175,7 +179,7 @@ def test_a_restricted_namespace_with_quotas_and_limits_admits_all_pods(
             api.create(each)
     plane = ControlPlane(store)
     plane.reconcile()
-    assert len(store.items(PODS, PLACE)) == (2 if form == "job" else 4)
+    assert len(store.items(PODS, PLACE)) == (8 if form == "job" else 4)
     assert not [each for each in store.items(EVENTS, PLACE) if each["reason"] == "FailedCreate"]
     for pod in store.items(PODS, PLACE):
         check_schema({**pod, "status": {}})
@@ -206,15 +210,16 @@ def test_a_template_that_is_less_strict_is_refused_by_the_namespace_and_told(
     folder: Path, change: dict[str, Any], told: str
 ) -> None:
     store = namespace(**LEVEL)
+    store.create(DEFINITIONS, "", completed(DEFINITIONS, definition()))
     it = job(folder, memory="2Gi", pod_template=json.dumps({"spec": change}))
-    for each in manifests(it.pods):
-        StoredApi(store).create(each)
+    made_for(store, it)
+    StoredApi(store).patch("ReplicaSet", ITS.spot, {"spec": {"replicas": 2}})
     plane = ControlPlane(store)
     for _ in range(3):
         plane.reconcile()
-    (event,) = store.items(EVENTS, PLACE)
-    assert event["reason"] == "FailedCreate" and told in event["message"]
-    assert not store.items(PODS, PLACE)
+    failed = [each for each in store.items(EVENTS, PLACE) if each["reason"] == "FailedCreate"]
+    assert failed and all(told in each["message"] for each in failed)
+    assert not StoredApi(store).found("Pod", ITS.labels("worker"))
 
 
 def test_the_control_pod_does_all_of_its_work_with_its_rights_and_makes_no_pods(
@@ -309,13 +314,19 @@ def test_the_api_server_refuses_what_makes_no_sense(
         api.create({**made, "metadata": {"name": "other"}, "spec": {"image": "i"}})
 
 
-@pytest.mark.parametrize("name", [name for name, it in fields().items() if it.name in LEAST])
+LEAST = {
+    name: each["minimum"]
+    for name, each in schema()["properties"]["spec"]["properties"].items()
+    if "minimum" in each
+}
+
+
+@pytest.mark.parametrize("name", LEAST)
 def test_what_is_below_a_fields_minimum_is_refused_by_the_product_as_well(
     name: str, folder: Path
 ) -> None:
-    least = LEAST[fields()[name].name]
     with pytest.raises(UsageError):
-        job(folder, **{fields()[name].name: least - 1})
+        job(folder, **{fields()[name].name: LEAST[name] - 1})
 
 
 def until(holds: Callable[[], bool]) -> None:

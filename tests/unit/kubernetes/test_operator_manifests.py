@@ -5,12 +5,13 @@ import sys
 from typing import Any
 
 import pytest
+import yaml
 from support.emulated_kubernetes.api import rbac
+from support.kubernetes.operator_parts import OWN, operator_manifests, operator_rules
 from support.kubernetes.pod_jobs import check_schema, of_kind
 
 from spotelastic.cli.main import main
 from spotelastic.kubernetes.cluster_manifests import control_rules
-from spotelastic.kubernetes.operator_manifests import operator_manifests, operator_rules
 from spotelastic.kubernetes.provider.kube_names import KubeNames
 
 
@@ -45,8 +46,12 @@ def test_the_operator_is_not_root_writes_to_one_volume_and_is_reached_by_nobody(
 
 def test_it_may_hand_on_what_a_control_pod_may_and_reads_no_secret() -> None:
     rules = operator_rules()
-    for each in rbac.single(control_rules(KubeNames("train"))):
+    handed_on = rbac.single(control_rules(KubeNames("train")))
+    for each in handed_on:
         assert rbac.allows(rules, each), f"the Role of a cluster is refused for {each}"
+    known = {(group, what, verb) for group, what, verbs in OWN for verb in verbs}
+    known |= {(each.group, each.resource, each.verb) for each in handed_on}
+    assert {(each.group, each.resource, each.verb) for each in rbac.single(rules)} == known
     assert "*" not in json.dumps(rules)
     assert not {"secrets", "pods/exec"} & {each.resource for each in rbac.single(rules)}
 
@@ -94,12 +99,12 @@ def test_the_command_prints_what_is_applied_and_asks_for_an_image(
         told = capsys.readouterr()
         return int(ended.value.code or 0), told.out, told.err
 
-    code, out, _ = run("operator", "--render", "--image", "r/tools:1", "--json")
-    kinds = [each["kind"] for each in json.loads(out)["items"]]
+    code, out, _ = run("operator", "--render", "--image", "r/tools:1")
+    kinds = [each["kind"] for each in yaml.safe_load_all(out)]
     assert code == 0 and kinds[0] == "CustomResourceDefinition" and "Deployment" in kinds
     code, out, err = run("operator", "--render")
     assert (code, out) == (2, "") and "--image" in err
-    code, out, err = run("operator", "--image", "r/tools:1", "--json")
-    assert (code, out) == (2, "") and "--render" in err
+    code, out, err = run("operator", "--render", "--image", "r/tools: 1")
+    assert (code, out) == (2, "") and "--image" in err
     code, out, _ = run("crd")
     assert code == 0 and "elasticjobs.spotelastic.internal" in out

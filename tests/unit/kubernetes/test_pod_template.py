@@ -7,13 +7,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.emulated_kubernetes.api import patches
-from support.kubernetes.pod_jobs import check_schema, of_kind, pod_job
+from support.kubernetes.pod_jobs import check_schema, pod_job
 
 from spotelastic.errors import UsageError
-from spotelastic.kubernetes.manifests import manifests
+from spotelastic.kubernetes.cluster_manifests import worker_template
 from spotelastic.kubernetes.pod_template import merged
+from spotelastic.kubernetes.provider.kube_names import KubeNames
+from spotelastic.model.job import JobSpec, Settings
 
-MADE: dict[str, Any] = of_kind("Job", manifests(pod_job()))["spec"]["template"]
+SPEC = JobSpec("train", "train", "train.py", (), "c0de", Settings(1, 4), "s3://b/r", ("x:1",))
+
+
+def template(**given: Any) -> dict[str, Any]:
+    return worker_template(KubeNames("train"), pod_job(**given), SPEC)
+
+
+MADE = template()
 NODE = MADE["spec"]["containers"][0]
 ALL: dict[str, Any] = {
     "metadata": {"labels": {"team": "vision"}, "annotations": {"a/b": "c"}},
@@ -54,16 +63,15 @@ ALL: dict[str, Any] = {
 
 
 def test_whatever_kubernetes_takes_of_a_pod_is_merged_over_what_is_made() -> None:
-    job = of_kind("Job", manifests(pod_job(template=ALL)))
-    check_schema(job)
-    made = job["spec"]["template"]
+    made = template(template=ALL)
+    check_schema({"apiVersion": "v1", "kind": "Pod", **made})
     assert (
         made["metadata"]["labels"].items()
         >= {**MADE["metadata"]["labels"], "team": "vision"}.items()
     )
     spec = made["spec"]
     node, sidecar = spec["containers"]
-    assert sidecar["name"] == "sidecar" and node["args"] == NODE["args"]
+    assert sidecar["name"] == "sidecar" and node["command"] == NODE["command"]
     assert node["resources"]["limits"] == {
         **NODE["resources"]["limits"],
         "cpu": 8,
@@ -93,7 +101,7 @@ OWN: list[tuple[dict[str, Any], str]] = [
     ({"spec": {"containers": [{"name": "node", "$patch": "delete"}]}}, "containers.node"),
     ({"spec": {"volumes": [{"name": "shared-memory", "$patch": "delete"}]}}, "/dev/shm"),
     (node(command=["sh"]), "command"),
-    (node(args=None), "args"),
+    (node(args=["x"]), "args"),
     (node(image="other"), "image"),
     (node(env=[{"name": "SPOTELASTIC_ZONE", "value": "x"}]), "SPOTELASTIC_ZONE"),
     (node(volumeMounts=[{"mountPath": "/dev/shm", "name": "other"}]), "/dev/shm"),
@@ -141,4 +149,4 @@ def test_any_template_is_merged_as_kubectl_does_or_refused_in_a_line(
         assert before == MADE, "what is merged over stays as it is"
     assert made == patches.strategically_merged(MADE, template)
     its = next(each for each in made["spec"]["containers"] if each["name"] == "node")
-    assert (its["args"], its["command"]) == (NODE["args"], NODE["command"])
+    assert its["command"] == NODE["command"]

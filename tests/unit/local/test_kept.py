@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spotelastic.local.base.kept_objects import SMALL, KeptBuckets, key_of, path_of
+from spotelastic.local.base.kept_objects import SMALL, KeptBuckets, key_of, names, path_of
 
 KEYS = st.lists(
     st.sampled_from(["a", "b", "", ".", "..", "%", "a%", "%-", "a%-", "é", ".writing", "L" * 450]),
@@ -48,7 +48,7 @@ def test_what_is_put_and_not_removed_is_there_for_the_next_cloud(
         buckets.remove("bucket", key)
     found = {key: content.read() for key, content in KeptBuckets(root).objects("bucket")}
     assert found == {key: key.encode() for key in left}
-    assert KeptBuckets(root).names() == ("bucket",)
+    assert names(root) == ("bucket",)
     assert left or not list((root / "bucket").iterdir()), "no folder is left empty"
 
 

@@ -18,12 +18,8 @@ FACTS = Facts(
     account="123456789012",
     region="us-east-1",
     zone="us-east-1a",
-    zone_id="use1-az1",
     type="g5.xlarge",
-    image="ami-1",
     address="127.80.0.4",
-    mac="02:00:00:00:00:01",
-    hostname="ip-127-80-0-4.ec2.internal",
     life_cycle="spot",
 )
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -37,9 +33,8 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
         ("instance-life-cycle", "spot"),
         ("placement/availability-zone", "us-east-1a"),
         ("placement/region", "us-east-1"),
-        ("events/maintenance/scheduled", "[]"),
-        ("placement/", "availability-zone\navailability-zone-id\nregion"),
-        ("events/", "maintenance/"),
+        ("placement/", "availability-zone\nregion"),
+        ("", "instance-id\ninstance-life-cycle\ninstance-type\nlocal-ipv4\nplacement/"),
     ],
 )
 def test_documents_and_listings(path: str, text: str) -> None:
@@ -50,7 +45,6 @@ def test_documents_and_listings(path: str, text: str) -> None:
     "path",
     [
         "spot/instance-action",
-        "spot/termination-time",
         "events/recommendations/rebalance",
         "autoscaling/target-lifecycle-state",
         "iam/security-credentials/",
@@ -68,7 +62,6 @@ def test_an_interruption_says_when() -> None:
     facts = replace(FACTS, notices=Notices(interruption=NOON.timestamp()))
     action = json.loads(read(facts, f"{META}/spot/instance-action") or "")
     assert action == {"action": "terminate", "time": "2026-01-01T12:00:00.000Z"}
-    assert read(facts, f"{META}/spot/termination-time") == "2026-01-01T12:00:00.000Z"
 
 
 def test_a_rebalance_recommendation_is_no_interruption() -> None:
@@ -85,7 +78,7 @@ def test_tags_with_colons_are_listed_and_read() -> None:
 
 
 def test_credentials_are_listed_by_role() -> None:
-    credentials = RoleCredentials("worker", "arn:profile", "AKIA", "secret", "token", NOON, NOON)
+    credentials = RoleCredentials("worker", "AKIA", "secret", "token", NOON, NOON)
     facts = replace(FACTS, credentials=lambda: credentials)
     assert read(facts, f"{META}/iam/security-credentials/") == "worker"
     document = json.loads(read(facts, f"{META}/iam/security-credentials/worker") or "")

@@ -5,11 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spotelastic.local.autoscaling.planner import (
-    CapacityOffer,
     GroupInstance,
     GroupRequest,
     LaunchPool,
-    Offering,
+    Price,
     places,
     purchases,
     surplus,
@@ -26,8 +25,8 @@ def member(name: str, zone: str = "a", *, spot: bool = True, at: float = 0.0) ->
     return GroupInstance(name, zone, spot, at)
 
 
-def prices(**usd: float) -> Offering:
-    return lambda type, zone: CapacityOffer(usd[type.partition(".")[0]], float("inf"))
+def prices(**usd: float) -> Price:
+    return lambda type, zone: usd[type.partition(".")[0]]
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,6 @@ HARMLESS = {
     "gpu-check": "it checks one device in a process of its own, whose answer is missed without it",
     "keeper": "its loop takes every error, and starts the keeper again",
     "hand back": "its only work is to hand messages back, each of which may fail",
-    "operator-watch": "its loop takes every error, and watches again",
     "lease": "whatever ends it, but its pod's end, ends the pod at once",
     "proof": "its only work is to end its process, whose reading of a file has an end anyway",
     "log": "it writes one line after the other, and goes on when none can be written",

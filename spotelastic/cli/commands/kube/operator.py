@@ -1,8 +1,10 @@
 """Defines `spotelastic kube operator`, which carries out the ElasticJobs of a namespace."""
 
 import os
+import re
 import socket
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +17,7 @@ spotelastic kube operator --render --image REGISTRY/tools:1 --namespace ml | kub
 spotelastic kube operator --namespace ml --image REGISTRY/spotelastic:1
 """
 POD, ALIVE = "SPOTELASTIC_POD", "SPOTELASTIC_ALIVE"
+_IMAGE = re.compile(r"[\w.:/@-]+")
 
 
 def operator(
@@ -41,9 +44,6 @@ def operator(
             "--render of the operator.",
         ),
     ] = None,
-    json: Annotated[
-        bool, typer.Option("--json", help="With --render: print JSON in place of YAML.")
-    ] = False,
 ) -> None:
     """Carry out the ElasticJobs of a namespace, until Ctrl-C.
 
@@ -51,32 +51,17 @@ def operator(
     Deployment that does so, with the definition of ElasticJob and the rights
     that it needs in that namespace. It needs none in the cluster.
     """
+    from spotelastic.client.operator.definition import definition, operator_manifests
     from spotelastic.errors import UsageError
-
-    if not image:
-        raise UsageError("name the image of spotelastic: --image REGISTRY/spotelastic:1")
-    if render:
-        _print(image, namespace or "", as_json=json)
-        return
-    if json:
-        raise UsageError("--json is for the manifests: add --render")
-    raise typer.Exit(_run(context, namespace, image))
-
-
-def _print(image: str, namespace: str, *, as_json: bool) -> None:
-    from spotelastic.cli.render import tables
-    from spotelastic.client.operator.definition import definition
     from spotelastic.kubernetes.job_as_pods import checked_name
-    from spotelastic.kubernetes.operator_manifests import operator_manifests
-    from spotelastic.kubernetes.yaml_text import yaml_text
 
+    if not image or not _IMAGE.fullmatch(image):
+        raise UsageError("name the image of spotelastic: --image REGISTRY/spotelastic:1")
+    if not render:
+        raise typer.Exit(_run(context, namespace, image))
     if namespace:
         checked_name("--namespace", namespace)
-    made = [definition(), *operator_manifests(image, namespace)]
-    if as_json:
-        print(tables.to_json({"apiVersion": "v1", "kind": "List", "items": made}))
-    else:
-        print(yaml_text(made), end="")
+    print(f"{definition()}---\n{operator_manifests(image, namespace or '')}", end="")
 
 
 def _run(context: str | None, namespace: str | None, image: str) -> int:
@@ -89,11 +74,7 @@ def _run(context: str | None, namespace: str | None, image: str) -> int:
     alive = Path(os.environ[ALIVE]) if os.environ.get(ALIVE) else None
     with Signals() as signals:
         try:
-            serve(api, me, image, over, _say, alive)
+            serve(api, me, image, over, partial(print, flush=True), alive)
         except KeyboardInterrupt:
             return signals.exit_code
     return 0
-
-
-def _say(text: str) -> None:
-    print(text, flush=True)

@@ -103,6 +103,3 @@ class PodOptions:
         metavar="NAME",
         shown_default="the job's name",
     )
-    queue: str | None = option(
-        None, "Queue of Kueue's that admits the job.", CLUSTER, PODS, metavar="NAME"
-    )

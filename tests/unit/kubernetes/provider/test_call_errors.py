@@ -50,7 +50,7 @@ def test_a_resource_that_is_not_defined_is_told_with_what_defines_it() -> None:
     page = answering(lambda _: httpx2.Response(404, text="404 page not found\n"))
     for api in (page, refusing(404, "the server could not find the requested resource")):
         with pytest.raises(Undefined, match=r"`spotelastic kube crd \| kubectl apply -f -`"):
-            next(api.watch(KIND))
+            api.found(KIND, {})
     assert page.get(KIND, "train") is None
 
 
@@ -73,7 +73,7 @@ def test_a_namespace_that_is_missing_is_told_with_the_command_that_makes_it() ->
         (503, "starting", Unavailable, "starting"),
     ],
 )
-def test_a_watch_that_is_refused_is_told_as_any_other_call(
+def test_a_list_that_is_refused_is_told_as_any_other_call(
     code: int, message: str, kind: type[SpotelasticError], told: str
 ) -> None:
     with pytest.raises(kind, match=told):
@@ -81,14 +81,7 @@ def test_a_watch_that_is_refused_is_told_as_any_other_call(
     if code == 404:
         return
     with pytest.raises(kind, match=told):
-        next(refusing(code, message).watch("Pod"))
-
-
-def test_an_error_within_a_watch_has_its_own_code() -> None:
-    gone = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "message": "too old"}}
-    api = answering(lambda _: httpx2.Response(200, text=json.dumps(gone) + "\n"))
-    with pytest.raises(EnvironmentFailure, match="too old"):
-        next(api.watch("Pod"))
+        refusing(code, message).found("Pod", {})
 
 
 def test_a_server_that_does_not_answer_is_named_with_its_context(
