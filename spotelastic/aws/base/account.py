@@ -14,7 +14,7 @@ from spotelastic.aws.base.clients import DENIED, Aws, Rejected, calling, patient
 from spotelastic.aws.base.demands import pairs_of
 from spotelastic.aws.base.infra_files import infra
 from spotelastic.errors import UsageError
-from spotelastic.model.job import AccountDemands
+from spotelastic.model.job import NO_DEMANDS, AccountDemands
 
 PROTECTED = {"Key": "spotelastic:protected", "Value": "1"}
 """The bucket's tag that says that the protection below is complete; it is set last."""
@@ -156,9 +156,6 @@ def _tls_only(partition: str, bucket: str) -> dict[str, Any]:
 
 
 # -- roles ---------------------------------------------------------------------------------------
-
-
-NO_DEMANDS = AccountDemands()
 
 
 def boundary(aws: Aws, given: str) -> str:

@@ -76,6 +76,10 @@ class AwsSession(Protocol):
     def get_partition_for_region(self, region_name: str) -> str: ...
 
 
+def _service(name: str) -> cached_property[Any]:
+    return cached_property(lambda aws: aws.client(name))
+
+
 class Aws:
     """The services of one region. Clients can be shared between threads; creating one cannot."""
 
@@ -120,22 +124,13 @@ class Aws:
             raise EnvironmentFailure(
                 "no AWS region: give --region, set AWS_REGION, or run `aws configure`"
             )
-        if not self._is_known(region):
-            raise UsageError(f"--region {region}: AWS has no region of that name")
-        return str(region)
-
-    def _is_known(self, region: str) -> bool:
-        """Whether the name looks like a region.
-
-        boto3 may not list new regions, so the pattern of the name is tested.
-        """
         from botocore.exceptions import UnknownRegionError
 
-        try:
+        try:  # this tests the pattern of the name: boto3 may not list new regions
             self.session.get_partition_for_region(region)
         except UnknownRegionError:
-            return False
-        return True
+            raise UsageError(f"--region {region}: AWS has no region of that name") from None
+        return str(region)
 
     @cached_property
     def account(self) -> str:
@@ -150,54 +145,19 @@ class Aws:
         """The partition in ARNs of the region: what follows "arn:"."""
         return str(self.session.get_partition_for_region(self.region))
 
-    def _client(self, service: str) -> Any:
-        from botocore.config import Config
-
-        config = Config(
-            connect_timeout=5.0,
-            read_timeout=self._read_timeout,
-            retries={"mode": "standard", "total_max_attempts": self._attempts},
-            # A queue's long poll, the controller's calls and the publisher share a process.
-            max_pool_connections=16,
-        )
-        with calling(f"use {service}"):
-            return self.session.client(service, region_name=self.region, config=config)
-
-    @cached_property
-    def autoscaling(self) -> Any:
-        return self._client("autoscaling")
-
-    @cached_property
-    def cloudformation(self) -> Any:
-        return self._client("cloudformation")
-
-    @cached_property
-    def ec2(self) -> Any:
-        return self._client("ec2")
-
-    @cached_property
-    def ecr(self) -> Any:
-        return self._client("ecr")
-
-    @cached_property
-    def events(self) -> Any:
-        return self._client("events")
-
-    @cached_property
-    def fis(self) -> Any:
-        return self._client("fis")
-
-    @cached_property
-    def iam(self) -> Any:
-        return self._client("iam")
-
-    @cached_property
-    def kms(self) -> Any:
-        return self._client("kms")
-
-    @cached_property
-    def logs(self) -> Any:
-        return self._client("logs")
+    autoscaling = _service("autoscaling")
+    cloudformation = _service("cloudformation")
+    ec2 = _service("ec2")
+    ecr = _service("ecr")
+    events = _service("events")
+    fis = _service("fis")
+    iam = _service("iam")
+    kms = _service("kms")
+    logs = _service("logs")
+    quotas = _service("service-quotas")
+    sqs = _service("sqs")
+    ssm = _service("ssm")
+    sts = _service("sts")
 
     @cached_property
     def pricing(self) -> Any:
@@ -205,15 +165,7 @@ class Aws:
 
         It has short timeouts: a table replaces its answers, and not every network reaches it.
         """
-        from botocore.config import Config
-
-        config = Config(connect_timeout=1.0, read_timeout=2.0, retries={"total_max_attempts": 1})
-        with calling("use pricing"):
-            return self.session.client("pricing", region_name=PRICING_REGION, config=config)
-
-    @cached_property
-    def quotas(self) -> Any:
-        return self._client("service-quotas")
+        return self.client("pricing", PRICING_REGION, connect=1.0, read=2.0, attempts=1)
 
     @cached_property
     def s3(self) -> Any:
@@ -222,7 +174,7 @@ class Aws:
         Bucket names are global: a name that is free, or became free, may belong to another account.
         What is stored has the headers that the environment names: some buckets demand them.
         """
-        owner, client = self.account, self._client("s3")
+        owner, client = self.account, self.client("s3")
 
         def expect(params: dict[str, Any], model: Any, **_: Any) -> None:
             its = model.input_shape.members
@@ -237,23 +189,28 @@ class Aws:
 
     def sns(self, region: str) -> Any:
         """Return a client of the region that a topic is in."""
+        return self.client("sns", region, read=10.0, attempts=1)
+
+    def client(
+        self,
+        service: str,
+        region: str = "",
+        connect: float = 5.0,
+        read: float | None = None,
+        attempts: int | None = None,
+    ) -> Any:
+        """Return a new client; `connect` and `read` are its deadlines in seconds."""
         from botocore.config import Config
 
-        config = Config(connect_timeout=5.0, read_timeout=10.0, retries={"total_max_attempts": 1})
-        with calling("use sns"):
-            return self.session.client("sns", region_name=region, config=config)
-
-    @cached_property
-    def sqs(self) -> Any:
-        return self._client("sqs")
-
-    @cached_property
-    def ssm(self) -> Any:
-        return self._client("ssm")
-
-    @cached_property
-    def sts(self) -> Any:
-        return self._client("sts")
+        config = Config(
+            connect_timeout=connect,
+            read_timeout=read or self._read_timeout,
+            retries={"mode": "standard", "total_max_attempts": attempts or self._attempts},
+            # A queue's long poll, the controller's calls and the publisher share a process.
+            max_pool_connections=16,
+        )
+        with calling(f"use {service}"):
+            return self.session.client(service, region_name=region or self.region, config=config)
 
 
 def has_credentials() -> bool:

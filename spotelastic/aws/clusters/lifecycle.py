@@ -37,7 +37,7 @@ from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.aws.network import cloudformation, shared_network, zones
 from spotelastic.aws.network.cloudformation import UNUSABLE
 from spotelastic.aws.planning import dry_run
-from spotelastic.aws.planning.dry_run import NO_DEMANDS, LaunchRehearsal
+from spotelastic.aws.planning.dry_run import LaunchRehearsal
 from spotelastic.aws.planning.plan import ClusterSpec, LaunchPlan, packed, plan_of
 from spotelastic.aws.planning.survey import demand
 from spotelastic.aws.security import certificates
@@ -58,7 +58,7 @@ from spotelastic.cloud.bucket import (
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, UsageError
 from spotelastic.model.counting import counted
 from spotelastic.model.in_place import FIRST
-from spotelastic.model.job import AccountDemands, JobSpec
+from spotelastic.model.job import NO_DEMANDS, AccountDemands, JobSpec
 from spotelastic.model.requests.command import Command
 
 Say = Callable[[str], None]

@@ -15,9 +15,8 @@ from typing import Any
 from spotelastic.aws.base.clients import Aws, Rejected, calling
 from spotelastic.aws.base.identity import CLUSTER
 from spotelastic.aws.base.names import Names
-from spotelastic.model.job import AccountDemands
+from spotelastic.model.job import NO_DEMANDS, AccountDemands
 
-NO_DEMANDS = AccountDemands()
 KEPT_DAYS = 14
 """Days after which CloudWatch deletes a line, unless the group's owner has set another time."""
 _STREAM = re.compile(r"(?:(?P<born>\d{8}-\d{6})/)?(?P<node>[^/]+)/rank-(?P<rank>\d+)")

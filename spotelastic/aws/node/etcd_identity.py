@@ -17,9 +17,8 @@ from spotelastic.aws.base.identity import CLUSTER, MEMBER, Identity
 from spotelastic.aws.base.waiting import until
 from spotelastic.aws.node import hardware
 from spotelastic.errors import EnvironmentFailure
-from spotelastic.model.job import AccountDemands
+from spotelastic.model.job import NO_DEMANDS, AccountDemands
 
-NO_DEMANDS = AccountDemands()
 ATTACH_TIMEOUT = 900.0
 """Seconds."""
 DEVICE = "/dev/sdf"

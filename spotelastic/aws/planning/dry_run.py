@@ -15,9 +15,8 @@ from spotelastic.aws.base.demands import pairs_of
 from spotelastic.aws.base.identity import CLUSTER
 from spotelastic.aws.base.names import CONTROL_TYPE
 from spotelastic.aws.messaging import launch_failures
-from spotelastic.model.job import AccountDemands
+from spotelastic.model.job import NO_DEMANDS, AccountDemands
 
-NO_DEMANDS = AccountDemands()
 _LATER = frozenset({"Placement", "UserData"})
 """Parts of a launch that refer to what the stack makes."""
 _UNLESS_GIVEN: Mapping[str, object] = {"IamInstanceProfile": {"Arn": ""}, "SecurityGroupIds": [""]}

@@ -23,7 +23,7 @@ from spotelastic_checkpoints.decoders import from_json
 
 from spotelastic.aws.base.clients import Aws, Rejected, calling
 from spotelastic.aws.base.names import Names
-from spotelastic.aws.security.secrets import NO_DEMANDS, encryption, parameter
+from spotelastic.aws.security.secrets import encryption, parameter
 from spotelastic.certificates import (
     MEMBER_NAME,
     WORKER_NAME,
@@ -35,7 +35,7 @@ from spotelastic.certificates import (
     make_authority,
 )
 from spotelastic.errors import EnvironmentFailure
-from spotelastic.model.job import AccountDemands
+from spotelastic.model.job import NO_DEMANDS, AccountDemands
 from spotelastic.model.validity import Validity
 
 

@@ -7,11 +7,10 @@ from spotelastic.aws.base.clients import Aws, Rejected, calling
 from spotelastic.aws.base.demands import pairs_of
 from spotelastic.aws.base.identity import CLUSTER
 from spotelastic.errors import UsageError
-from spotelastic.model.job import AccountDemands
+from spotelastic.model.job import NO_DEMANDS, AccountDemands
 
 Use = Literal["secrets", "build", "notify"]
 """What secrets are for: the script, the build of packages, or where notifications go."""
-NO_DEMANDS = AccountDemands()
 AT_ONCE = 10
 """Parameters that one call reads."""
 LARGEST = 4096
