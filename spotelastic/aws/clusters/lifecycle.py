@@ -124,14 +124,7 @@ def create(request: ClusterSpec, say: Say, aws: Aws | None = None) -> ClusterRec
     say(f"bucket {bucket}: shipping {_size(len(request.archive))} of code")
     maker = secrets.token_hex(8)
     try:
-        try:
-            return _bring_up(request, plan, aws, say, maker, known)
-        except EnvironmentFailure as error:
-            if not plan.shared or not shared_network.LOST.search(str(error)):
-                raise
-            say(f"the network {SHARED_NETWORK} was removed in the meantime: making it again")
-            known = known or cloudformation.describe(aws, its.stack)
-            return _bring_up(request, plan, aws, say, maker, known)
+        return _bring_up(request, plan, aws, say, maker, known)
     except BaseException:
         if known is None:
             _undo(request.name, bucket, say, aws, maker)
@@ -200,10 +193,9 @@ def _bring_up(
     say(f"code, certificates and software: shipped after {steady() - began:.0f} s")
     control = 0 if request.asleep else len(plan.spec.etcd_members)
     say(f"stack {its.stack}: queue, roles, {counted(control, 'control node')}")
-    former = {} if known is None else own_of(cloudformation.tags(known))
-    if known is not None and former != demands.tags:
+    if known is not None and own_of(cloudformation.tags(known)) != demands.tags:
         say("tags: nodes that run, with their disks, and secrets that are stored keep theirs")
-    make = partial(_make_workers, request, plan, aws, say, tuple(former))
+    make = partial(_make_workers, request, plan, aws, say)
     early = EarlyWorkers(aws, its, plan.parameters, make)
     outputs = cloudformation.ensure(
         aws,
@@ -253,7 +245,6 @@ def _make_workers(
     plan: LaunchPlan,
     aws: Aws,
     say: Say,
-    former_tags: tuple[str, ...],
     parts: StackParts,
 ) -> None:
     """Create or change the worker groups, which use these parts of the stack."""
@@ -272,7 +263,6 @@ def _make_workers(
         first=_subnets(plan, parts, _first(request, plan)),
         reserved_subnets=_subnets(plan, parts, request.job.capacity.reserved_zones),
         placement_group=parts.placement_group if plan.parameters["PlacedIn"] else "",
-        former_tags=former_tags,
     )
     worker_groups.ensure(aws, groups)
 
@@ -285,7 +275,6 @@ def _workers(request: ClusterSpec, plan: LaunchPlan) -> WorkerGroups:
         types=request.job.instance_types,
         size=plan.spec.settings.max_nodes,
         start=_start(request),
-        spot=True,
         image=plan.image,
         bucket=plan.bucket,
         profile=plan.parameters["GivenWorkerProfile"],

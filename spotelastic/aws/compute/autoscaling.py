@@ -1,11 +1,10 @@
-"""Observes and changes Auto Scaling groups and their instances, for the controller."""
+"""Observes Auto Scaling groups and their instances, and ends instances."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spotelastic.aws.base.clients import DENIED, Aws, Rejected, calling
 from spotelastic.aws.base.identity import CLUSTER, MEMBER, ROLE, SUBNETS
-from spotelastic.aws.base.names import TERMINATE_HOOK
 from spotelastic.cloud.model import GroupMember, Instance, Role, WorkerGroup
 
 ROLES: Mapping[str, Role] = {"worker": "worker", "control": "control"}
@@ -158,67 +157,6 @@ def _console(aws: Aws, instance: str, **which: bool) -> str:
 
 
 # -- act -----------------------------------------------------------------------------------------
-
-
-def replace(aws: Aws, instance: str) -> None:
-    """End an instance of a group, which launches another one: its desired size stays.
-
-    Idempotent: an instance that is gone or in no group is not an error.
-    """
-    _terminate(aws, instance, smaller=False)
-
-
-def remove(aws: Aws, instance: str) -> None:
-    """End an instance of a group and shrink the group by one. Idempotent."""
-    _terminate(aws, instance, smaller=True)
-
-
-def _terminate(aws: Aws, instance: str, *, smaller: bool) -> None:
-    try:
-        with calling(f"{'remove' if smaller else 'replace'} {instance}"):
-            aws.autoscaling.terminate_instance_in_auto_scaling_group(
-                InstanceId=instance, ShouldDecrementDesiredCapacity=smaller
-            )
-    except Rejected as error:
-        if error.code != "ValidationError" or "not found" not in str(error).lower():
-            raise
-
-
-def complete_drain(aws: Aws, group: str, instance: str) -> None:
-    """Let the group go on with an instance that has drained. Idempotent."""
-    try:
-        with calling(f"complete the life-cycle action of {instance}"):
-            aws.autoscaling.complete_lifecycle_action(
-                AutoScalingGroupName=group,
-                LifecycleHookName=TERMINATE_HOOK,
-                InstanceId=instance,
-                LifecycleActionResult="CONTINUE",
-            )
-    except Rejected as error:
-        if error.code != "ValidationError":  # no active action: it timed out or was completed
-            raise
-
-
-def set_desired(aws: Aws, group: str, desired: int) -> None:
-    """Set the number of instances that the group keeps."""
-    with calling(f"set the size of {group} to {desired}"):
-        aws.autoscaling.set_desired_capacity(
-            AutoScalingGroupName=group, DesiredCapacity=desired, HonorCooldown=False
-        )
-
-
-def set_subnets(aws: Aws, group: str, subnets: Sequence[str]) -> None:
-    """Set the subnets in which the group launches from now on; existing instances stay."""
-    with calling(f"let {group} launch in {', '.join(subnets)}"):
-        aws.autoscaling.update_auto_scaling_group(
-            AutoScalingGroupName=group, VPCZoneIdentifier=",".join(subnets)
-        )
-
-
-def resume(aws: Aws, group: str) -> None:
-    """Let the group launch again."""
-    with calling(f"let {group} launch again"):
-        aws.autoscaling.resume_processes(AutoScalingGroupName=group, ScalingProcesses=["Launch"])
 
 
 def end(aws: Aws, instances: Sequence[str]) -> None:

@@ -87,7 +87,7 @@ def find_workers_image(aws: Aws, gpus: int, given: str = "") -> str:
     if given:
         return given_image(aws, "worker-image", given)[0]
     try:
-        return first_image(aws, *workers_images(gpus))
+        return first_image(aws, *(DEEP_LEARNING if gpus else (AMAZON_LINUX,)))
     except Rejected as error:
         if error.code != "ParameterNotFound" or not gpus:
             raise
@@ -97,24 +97,13 @@ def find_workers_image(aws: Aws, gpus: int, given: str = "") -> str:
         ) from error
 
 
-def workers_images(gpus: int) -> tuple[str, ...]:
-    """Return the parameters that name the images for workers with so many GPUs."""
-    return DEEP_LEARNING if gpus else (AMAZON_LINUX,)
-
-
 def find_root_disk(aws: Aws, image: str, wanted: int | None) -> RootDisk:
     """Return the root disk of workers that boot the image, of the `wanted` size in GiB if any.
 
     Raises `UsageError` where the image does not fit.
     """
-    try:
-        with calling(f"look at the machine image {image}"):
-            found = aws.ec2.describe_images(ImageIds=[image])["Images"]
-    except Rejected as error:
-        # A cluster keeps its image, which may have been withdrawn. The first launch will tell.
-        if not error.code.startswith("InvalidAMIID"):
-            raise
-        found = []
+    with calling(f"look at the machine image {image}"):
+        found = aws.ec2.describe_images(ImageIds=[image])["Images"]
     return choose_root_disk(found[0] if found else {}, wanted)
 
 

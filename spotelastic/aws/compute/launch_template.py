@@ -22,8 +22,6 @@ class WorkerGroups:
     types: tuple[str, ...]
     size: int
     """Most instances of a group."""
-    spot: bool
-    """Whether the spot group has the instances; the other group exists, and is empty."""
     image: str
     bucket: str
     profile: str
@@ -31,8 +29,8 @@ class WorkerGroups:
     security_group: str
     subnets: tuple[str, ...]
     """Subnets that nodes may be in."""
-    start: int | None = None
-    """Initial size of a new group; None means `size`. Later the controller sizes it."""
+    start: int
+    """Initial size of a new spot group. Later the controller sizes it."""
     first: tuple[str, ...] = ()
     """Subnets in which a new group launches; empty means all. Later the controller chooses."""
     disk: RootDisk = RootDisk()
@@ -42,8 +40,6 @@ class WorkerGroups:
     placement_group: str = ""
     own_tags: Mapping[str, str] = field(default_factory=dict)
     """The user's tags, for all that is made here."""
-    former_tags: tuple[str, ...] = ()
-    """Keys of the user's tags that groups may have from an earlier `up`."""
     key: str = ""
     """ARN of the key that encrypts disks; empty: the account's default key."""
     user_data: str = ""
@@ -59,7 +55,7 @@ class WorkerGroups:
     buys: bool = False
     """Whether it buys on demand what they lack."""
     reserved_start: int = 0
-    """Initial size of that group."""
+    """Initial size of that group; without reservations it is empty at first."""
 
 
 def launch_template(wanted: WorkerGroups, *, spot: bool = True) -> dict[str, Any]:

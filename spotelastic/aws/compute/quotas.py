@@ -191,6 +191,18 @@ def named(types: Iterable[str], region: str, *, spot: bool) -> str:
     )
 
 
+def value(aws: Aws, code: str, service: str = "ec2") -> int | None:
+    """Return a quota of the account and region; None if AWS has none of that code."""
+    try:
+        with calling(f"look up the quota {code}"):
+            answer = aws.quotas.get_service_quota(ServiceCode=service, QuotaCode=code)
+    except Rejected as error:
+        if error.code != "NoSuchResourceException":
+            raise
+        return None
+    return int(answer["Quota"]["Value"])
+
+
 class Quotas:
     """The quotas of one region, each looked up once. Raises `Rejected`, `Unavailable`."""
 
@@ -214,14 +226,7 @@ class Quotas:
 
     def _value(self, code: str) -> int | None:
         if code not in self._values:
-            try:
-                with calling(f"look up the quota {code}"):
-                    answer = self._aws.quotas.get_service_quota(ServiceCode="ec2", QuotaCode=code)
-                self._values[code] = int(answer["Quota"]["Value"])
-            except Rejected as error:
-                if error.code != "NoSuchResourceException":
-                    raise
-                self._values[code] = None
+            self._values[code] = value(self._aws, code)
         return self._values[code]
 
     def _used(self, code: str) -> int:
@@ -243,9 +248,7 @@ class Quotas:
                 if not self._is_own(item.get("Tags", ()))
             ]
         names = sorted({name for name, _ in running})
-        kinds = (
-            {kind.name: kind for kind in instance_types.describe(self._aws, names)} if names else {}
-        )
+        kinds = {kind.name: kind for kind in instance_types.describe(self._aws, names)}
         used: Counter[tuple[str, bool]] = Counter()
         for name, spot in running:
             if its := family(name):

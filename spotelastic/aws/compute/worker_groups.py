@@ -47,16 +47,12 @@ UNHEARD_OF = re.compile(
 
 
 def ensure(aws: Aws, wanted: WorkerGroups) -> None:
-    """Create or update the launch template and both groups, the one in use last."""
-    versions = dict.fromkeys((True, False), _ensure_template(aws, wanted, spot=True))
+    """Create or update the launch template and both groups, that of spot instances last."""
+    version = on_demand = _ensure_template(aws, wanted, spot=True)
     if wanted.own_tags or wanted.reservations:
-        versions[False] = _ensure_template(aws, wanted, spot=False)
-    in_use, other = wanted.names.workers, wanted.names.on_demand
-    if not wanted.spot:
-        in_use, other = other, in_use
-    start = wanted.size if wanted.start is None else wanted.start
-    for name, size in ((other, wanted.reserved_start), (in_use, start)):
-        _ensure_group(aws, wanted, name, size, versions[name == wanted.names.workers])
+        on_demand = _ensure_template(aws, wanted, spot=False)
+    _ensure_group(aws, wanted, wanted.names.on_demand, wanted.reserved_start, on_demand)
+    _ensure_group(aws, wanted, wanted.names.workers, wanted.start, version)
 
 
 def postpone(aws: Aws, group: str, until: float) -> None:
@@ -267,15 +263,10 @@ def _ensure_tags(aws: Aws, wanted: WorkerGroups, name: str, found: dict[str, Any
     has = {each["Key"]: each["Value"] for each in found["Tags"]}
     its = [_subnets_tag(wanted), *pairs_of(wanted.own_tags)]
     its = [each for each in its if has.get(each["Key"]) != each["Value"]]
-    group = {"ResourceId": name, "ResourceType": "auto-scaling-group"}
+    group = {"ResourceId": name, "ResourceType": "auto-scaling-group", "PropagateAtLaunch": False}
     if its:
         with calling(f"set the tags of the group {name}"):
-            aws.autoscaling.create_or_update_tags(
-                Tags=[{**tag, "PropagateAtLaunch": False, **group} for tag in its]
-            )
-    if gone := [key for key in wanted.former_tags if key in has and key not in wanted.own_tags]:
-        with calling(f"remove tags of the group {name}"):
-            aws.autoscaling.delete_tags(Tags=[{"Key": key, **group} for key in gone])
+            aws.autoscaling.create_or_update_tags(Tags=[tag | group for tag in its])
 
 
 def _subnets_tag(wanted: WorkerGroups) -> dict[str, str]:

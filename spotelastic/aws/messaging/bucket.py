@@ -1,7 +1,7 @@
 """Stores the objects of a cluster in an S3 bucket, under `<cluster>/`."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,11 +77,7 @@ class BucketObjects(ClusterBucket):
 
     def names(self, prefix: str) -> tuple[str, ...]:
         """Return the names of all objects with this prefix, in order."""
-        with calling(f"list {self.url(prefix)}"):
-            pages = self.aws.s3.get_paginator("list_objects_v2").paginate(
-                Bucket=self.bucket, Prefix=self._key(prefix)
-            )
-            keys = [item["Key"] for page in pages for item in page.get("Contents", ())]
+        keys = (item["Key"] for page in self._pages(prefix) for item in page)
         return tuple(sorted(key.removeprefix(self._key("")) for key in keys))
 
     def create_from(self, name: str, file: Path) -> bool:
@@ -135,41 +131,34 @@ class BucketObjects(ClusterBucket):
 
     def size(self, folder: str) -> int:
         """Return the bytes below `folder`, e.g. "checkpoints/"; 0 if there is no bucket."""
-        try:
-            with calling(f"list {self.url(folder)}"):
-                pages = self.aws.s3.get_paginator("list_objects_v2").paginate(
-                    Bucket=self.bucket, Prefix=self._key(folder)
-                )
-                return sum(item["Size"] for page in pages for item in page.get("Contents", ()))
-        except Rejected as error:
-            if error.code in _ABSENT:
-                return 0
-            raise
+        return sum(item["Size"] for page in self._pages(folder) for item in page)
 
     def delete_all(self, prefix: str = "") -> int:
         """Delete every object below `prefix`, by default all; return their number."""
         deleted = 0
-        try:
+        for page in self._pages(prefix):
+            keys = [{"Key": item["Key"]} for item in page]
             with calling(f"delete {self.url(prefix)}"):
-                pages = self.aws.s3.get_paginator("list_objects_v2")
-                for page in pages.paginate(Bucket=self.bucket, Prefix=self._key(prefix)):
-                    keys = [{"Key": item["Key"]} for item in page.get("Contents", ())]
-                    if keys:
-                        answer = self.aws.s3.delete_objects(
-                            Bucket=self.bucket, Delete={"Objects": keys, "Quiet": True}
-                        )
-                        self._check_deleted(answer.get("Errors", ()))
-                    deleted += len(keys)
+                answer = self.aws.s3.delete_objects(
+                    Bucket=self.bucket, Delete={"Objects": keys, "Quiet": True}
+                )
+            for error in answer.get("Errors", ()):  # S3 answers so if it has deleted some
+                url = f"s3://{self.bucket}/{error['Key']}"
+                raise Rejected(f"cannot delete {url}: {error['Message']}", error["Code"])
+            deleted += len(keys)
+        return deleted
+
+    def _pages(self, prefix: str) -> Iterator[Sequence[Mapping[str, Any]]]:
+        """Yield what S3 says of the objects with this prefix; nothing if there is no bucket."""
+        try:
+            with calling(f"list {self.url(prefix)}"):
+                pages = self.aws.s3.get_paginator("list_objects_v2").paginate(
+                    Bucket=self.bucket, Prefix=self._key(prefix)
+                )
+                yield from (page["Contents"] for page in pages if page.get("Contents"))
         except Rejected as error:
             if error.code not in _ABSENT:
                 raise
-        return deleted
-
-    def _check_deleted(self, errors: Sequence[Mapping[str, str]]) -> None:
-        """Raise for objects that S3 did not delete: it answers with success if it deleted some."""
-        for error in errors[:1]:
-            url = f"s3://{self.bucket}/{error['Key']}"
-            raise Rejected(f"cannot delete {url}: {error['Message']}", error["Code"])
 
     def abort_uploads(self, prefix: str) -> None:
         """Abort unfinished multipart uploads below `prefix`, whose parts cost money."""

@@ -9,6 +9,7 @@ cluster of the same name writes to it again. A stream belongs to one worker of o
 import re
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,58 +88,23 @@ def ensure(aws: Aws, its: Names, demands: AccountDemands = NO_DEMANDS) -> None:
 
 def delete(aws: Aws, its: Names) -> None:
     """Delete the group with all lines, of earlier clusters too. A missing one is not an error."""
-    try:
-        with calling(f"delete the log group {its.log_group}"):
-            aws.logs.delete_log_group(logGroupName=its.log_group)
-    except Rejected as error:
-        if error.code != "ResourceNotFoundException":
-            raise
+    with _if_there(), calling(f"delete the log group {its.log_group}"):
+        aws.logs.delete_log_group(logGroupName=its.log_group)
 
 
 def delete_if_empty(aws: Aws, its: Names) -> None:
     """Delete the group if no worker has ever written to it."""
+    with _if_there(), calling(f"look into the log group {its.log_group}"):
+        found = aws.logs.describe_log_streams(logGroupName=its.log_group, limit=1)
+        if not found["logStreams"]:
+            delete(aws, its)
+
+
+@contextmanager
+def _if_there() -> Iterator[None]:
+    """Do nothing further where there is no such group."""
     try:
-        with calling(f"look into the log group {its.log_group}"):
-            found = aws.logs.describe_log_streams(logGroupName=its.log_group, limit=1)
-    except Rejected as error:
-        if error.code != "ResourceNotFoundException":
-            raise
-        return
-    if not found["logStreams"]:
-        delete(aws, its)
-
-
-def streams(aws: Aws, group: str) -> list[LogStream]:
-    """Return the streams of all workers, in order; none if there is no group."""
-    try:
-        with calling("list the logs"):
-            pages = aws.logs.get_paginator("describe_log_streams").paginate(logGroupName=group)
-            names = [each["logStreamName"] for page in pages for each in page["logStreams"]]
-    except Rejected as error:
-        if error.code != "ResourceNotFoundException":
-            raise
-        return []
-    return sorted(filter(None, map(parse, names)))
-
-
-def lines(aws: Aws, group: str, begin: str = "", since: int = 0) -> Iterator[GroupLine]:
-    """Yield the workers' lines by time, of streams whose names begin with `begin`.
-
-    `since`: no lines before it, in milliseconds since the epoch. Without a group there are none.
-    """
-    wanted: dict[str, Any] = {"logStreamNamePrefix": begin} if begin else {}
-    try:
-        with calling("read the logs"):
-            pages = aws.logs.get_paginator("filter_log_events").paginate(
-                logGroupName=group, startTime=since, interleaved=True, **wanted
-            )
-            for page in pages:
-                for event in page["events"]:
-                    stream = parse(event["logStreamName"])
-                    if stream is not None:
-                        yield GroupLine(
-                            event["eventId"], stream, event["timestamp"], event["message"].rstrip()
-                        )
+        yield
     except Rejected as error:
         if error.code != "ResourceNotFoundException":
             raise
@@ -158,9 +124,27 @@ class GroupOutput:
     group: str
 
     def streams(self) -> list[LogStream]:
-        """Return the streams of all workers."""
-        return streams(self.aws, self.group)
+        """Return the streams of all workers, in order; none if there is no group."""
+        with _if_there(), calling("list the logs"):
+            pages = self.aws.logs.get_paginator("describe_log_streams").paginate(
+                logGroupName=self.group
+            )
+            names = [each["logStreamName"] for page in pages for each in page["logStreams"]]
+            return sorted(filter(None, map(parse, names)))
+        return []
 
-    def lines(self, begin: str, since: int) -> Iterator[GroupLine]:
-        """Yield lines by time, of streams that begin so, and since then (in milliseconds)."""
-        return lines(self.aws, self.group, begin, since)
+    def lines(self, begin: str = "", since: int = 0) -> Iterator[GroupLine]:
+        """Yield the workers' lines by time, of streams whose names begin with `begin`.
+
+        `since`: no lines before it, in milliseconds since the epoch. Without a group there are
+        none.
+        """
+        wanted: dict[str, Any] = {"logStreamNamePrefix": begin} if begin else {}
+        with _if_there(), calling("read the logs"):
+            pages = self.aws.logs.get_paginator("filter_log_events").paginate(
+                logGroupName=self.group, startTime=since, interleaved=True, **wanted
+            )
+            for event in (event for page in pages for event in page["events"]):
+                if stream := parse(event["logStreamName"]):
+                    text = event["message"].rstrip()
+                    yield GroupLine(event["eventId"], stream, event["timestamp"], text)

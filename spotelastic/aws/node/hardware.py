@@ -4,9 +4,7 @@ An instance of the local cloud has none of them: `of_this_instance` returns what
 """
 
 import os
-import shutil
 import subprocess
-from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Network
 from pathlib import Path
@@ -23,7 +21,6 @@ VOLUMES = Path("/var/lib/spotelastic")
 SCRATCH = Path("/mnt/spotelastic")
 IMAGE_SCRATCH = Path("/opt/dlami/nvme")
 """Where Deep Learning images mount the instance store."""
-ARRAY = Path("/dev/md/spotelastic")
 TABLE = "10001"
 """Routing table of the member's interface, and priority of the rule that leads to it."""
 APPEARS_WITHIN = 60.0
@@ -107,7 +104,7 @@ class Ec2Hardware:
         if os.path.ismount(IMAGE_SCRATCH):
             folder = IMAGE_SCRATCH / "spotelastic"
         elif disks:
-            folder = mount(_joined(disks), SCRATCH)
+            folder = mount(disks[0], SCRATCH)
         else:
             return scratch_below(home)
         folder.mkdir(parents=True, exist_ok=True)
@@ -178,17 +175,6 @@ def instance_store(by_id: Path) -> tuple[Path, ...]:
     """Return the disks of the instance store, each once: udev gives one disk several names."""
     names = by_id.glob(f"{INSTANCE_STORE}*")
     return tuple(sorted({name.resolve() for name in names if "-part" not in name.name}))
-
-
-def _joined(disks: Sequence[Path]) -> Path:
-    """Return one device for all disks, striped."""
-    if len(disks) == 1 or ARRAY.exists():
-        return ARRAY if ARRAY.exists() else disks[0]
-    if shutil.which("mdadm") is None:
-        return disks[0]
-    number = f"--raid-devices={len(disks)}"
-    command("mdadm", "--create", str(ARRAY), "--run", "--level=0", number, *map(str, disks))
-    return ARRAY
 
 
 def command(*words: str) -> None:

@@ -1,7 +1,6 @@
 """Looks at the key by which the account's new disks are encrypted."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from spotelastic.aws.base.clients import DENIED, Aws, Rejected, calling
 from spotelastic.aws.planning.encryption_key import PAGE
@@ -20,17 +19,10 @@ def warnings(given: str) -> Iterator[str]:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class AccountKey:
-    """What is to be known of the account's own key of new disks."""
+def look(aws: Aws) -> tuple[str, str]:
+    """Return what is to be known of the account's own key of new disks, and why none would start.
 
-    warning: str = ""
-    obstacle: str = ""
-    """Why no instance would start."""
-
-
-def look(aws: Aws) -> AccountKey:
-    """Look whether Auto Scaling may use the account's own key of new disks.
+    Either is empty if there is nothing to say.
 
     It starts the instances, and may use such a key only where the key's policy or a grant names its
     role. Otherwise each instance ends at its launch, with an internal error as the only reason.
@@ -41,19 +33,19 @@ def look(aws: Aws) -> AccountKey:
     except Rejected as error:
         if error.code not in DENIED:
             raise
-        return AccountKey()
+        return "", ""
     if key.endswith(OF_AWS):
-        return AccountKey()
+        return "", ""
     told = _permissions(aws, key)
     if told is None:
-        return AccountKey(
+        return (
             f"new disks are encrypted with {key}: unless its policy lets {ROLE} use it, every "
             f"instance ends at its launch ({PAGE} says how)"
-        )
+        ), ""
     if ROLE in told:
-        return AccountKey()
-    return AccountKey(
-        obstacle=f"new disks are encrypted with {key}, whose policy and grants do not name {ROLE}: "
+        return "", ""
+    return "", (
+        f"new disks are encrypted with {key}, whose policy and grants do not name {ROLE}: "
         f"every instance would end at its launch ({PAGE} says how to let it)"
     )
 

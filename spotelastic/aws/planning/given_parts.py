@@ -11,7 +11,6 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -31,20 +30,15 @@ TOLD = 5
 """Most missing rights that are named."""
 
 
-@dataclass(frozen=True, slots=True)
-class GivenProfile:
-    """An instance profile of the account's own."""
-
-    arn: str
-    role: str = ""
-    """ARN of its role; empty where these credentials may not look."""
-
-
 # -- instance profiles and their roles -------------------------------------------------------------
 
 
-def find_profile(aws: Aws, flag: str, given: str) -> GivenProfile:
-    """Return the instance profile of that name or ARN. Raises `UsageError` if it cannot be used."""
+def find_profile(aws: Aws, flag: str, given: str) -> tuple[str, str]:
+    """Return the ARNs of an instance profile, given by name or ARN, and of its role.
+
+    The latter is empty where these credentials may not look. Raises `UsageError` if it cannot be
+    used.
+    """
     name = given.rpartition("/")[2]
     try:
         with calling(f"look at the instance profile {name}"):
@@ -52,7 +46,7 @@ def find_profile(aws: Aws, flag: str, given: str) -> GivenProfile:
     except Rejected as error:
         if error.code in DENIED:
             arn = f"arn:{aws.partition}:iam::{aws.account}:instance-profile/{name}"
-            return GivenProfile(given if given.startswith("arn:") else arn)
+            return (given if given.startswith("arn:") else arn), ""
         if error.code != "NoSuchEntity":
             raise
         raise UsageError(
@@ -61,7 +55,7 @@ def find_profile(aws: Aws, flag: str, given: str) -> GivenProfile:
         ) from error
     if not found["Roles"]:
         raise UsageError(f"--{flag} {given}: the instance profile has no role: add it")
-    return GivenProfile(str(found["Arn"]), str(found["Roles"][0]["Arn"]))
+    return str(found["Arn"]), str(found["Roles"][0]["Arn"])
 
 
 def profile_parameters(aws: Aws, job: JobSpec) -> dict[str, str]:
@@ -74,7 +68,7 @@ def profile_parameters(aws: Aws, job: JobSpec) -> dict[str, str]:
 
 
 def _arn(aws: Aws, flag: str, given: str) -> str:
-    return find_profile(aws, flag, given).arn if given else ""
+    return find_profile(aws, flag, given)[0] if given else ""
 
 
 def needs(role: str, values: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -186,7 +180,8 @@ def look(
     ):
         if not given:
             continue
-        its, missing = find_profile(aws, flag, given).role, None
+        _, its = find_profile(aws, flag, given)
+        missing = None
         if its:
             whole = find_key(aws, key) if key else ""
             missing = _lacking(aws, its, needs(role, values_of(aws, job, bucket, whole)))

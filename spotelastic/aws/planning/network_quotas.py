@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from spotelastic.aws.base.clients import DENIED, Aws, Rejected, calling
-from spotelastic.aws.compute.quotas import request
+from spotelastic.aws.compute import quotas
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def shortage(quota: NetworkQuota, region: str, allowed: int, used: int, needed: 
     return (
         f"the account may have {allowed} {quota.what} in {region}, and has {used}: "
         f"{quota.way_out}; or ask for more: "
-        f"{request(region, quota.code, used + needed, quota.service)}"
+        f"{quotas.request(region, quota.code, used + needed, quota.service)}"
     )
 
 
@@ -62,14 +62,12 @@ def _shortage(
     aws: Aws, quota: NetworkQuota, needed: int, used: Callable[[Aws], int]
 ) -> Iterator[str]:
     try:
-        with calling(f"look up the quota {quota.code}"):
-            answer = aws.quotas.get_service_quota(ServiceCode=quota.service, QuotaCode=quota.code)
-        allowed, there = int(answer["Quota"]["Value"]), used(aws)
+        allowed, there = quotas.value(aws, quota.code, quota.service), used(aws)
     except Rejected as error:
-        if error.code not in {*DENIED, "NoSuchResourceException"}:
+        if error.code not in DENIED:
             raise
         return  # what is not known forbids nothing
-    if why := shortage(quota, aws.region, allowed, there, needed):
+    if allowed is not None and (why := shortage(quota, aws.region, allowed, there, needed)):
         yield why
 
 

@@ -31,7 +31,6 @@ from spotelastic.aws.planning import (
     type_selection,
     zone_traffic,
 )
-from spotelastic.aws.planning.disk_key import AccountKey
 from spotelastic.aws.planning.network_quotas import RULES_EACH
 from spotelastic.aws.planning.type_selection import Option, Requirement
 from spotelastic.cloud.model import ZoneOffer, ranked
@@ -128,7 +127,13 @@ def survey(
     _refuse(fatal)
     told, unfit = given_parts.look(aws, job, network, bucket, key) if known is None else ((), ())
     keyed, locked = _of_keys(aws, job, known, key, bucket)
-    size = _disk_size(aws, job, kinds[0].gpus, disk) if known is None else known.disk_gib
+    if known is None:
+        image = find_workers_image(aws, kinds[0].gpus, job.demands.worker_image)
+        size = find_root_disk(aws, image, disk).gib
+    else:
+        size = known.disk_gib
+    if network is not None:
+        unfit = (*unfit, *existing_vpc.obstacles(network, its_zones, interfaces, job.demands))
     conditions = _conditions(aws, job, placed=placed)
     return Survey(
         types=kinds,
@@ -150,7 +155,7 @@ def survey(
             *_of_capacity(aws, job, kinds, len(for_workers), asked),
             *partitions.about_prices(aws.region),
         ),
-        obstacles=(*_of_way_out(job, network, its_zones, interfaces), *locked, *unfit),
+        obstacles=(*locked, *unfit),
         options=options,
         ranking=ranking,
         prices_of=listed.date,
@@ -176,27 +181,10 @@ def _of_keys(
     aws: Aws, job: JobSpec, known: JobSpec | None, key: str, bucket: str
 ) -> tuple[list[str], list[str]]:
     """Return what is to be known of keys that encrypt, and why nodes could not work with them."""
-    of_disks = AccountKey() if key or known is not None else disk_key.look(aws)
-    told = [
-        *disk_key.warnings(key),
-        *encryption_key.data_warnings(aws, job, key),
-        of_disks.warning,
-    ]
+    warning, obstacle = ("", "") if key or known is not None else disk_key.look(aws)
+    told = [*disk_key.warnings(key), *encryption_key.data_warnings(aws, job, key), warning]
     of_bucket = encryption_key.bucket_obstacles(aws, bucket, job.cluster, key) if bucket else ()
-    return [*filter(None, told)], [*filter(None, (of_disks.obstacle, *of_bucket))]
-
-
-def _disk_size(aws: Aws, job: JobSpec, gpus: int, wanted: int | None) -> int:
-    image = find_workers_image(aws, gpus, job.demands.worker_image)
-    return find_root_disk(aws, image, wanted).gib
-
-
-def _of_way_out(
-    job: JobSpec, network: Network | None, its_zones: tuple[str, ...], interfaces: int
-) -> Iterator[str]:
-    """Yield what would keep nodes from reaching what they need."""
-    if network is not None:
-        yield from existing_vpc.obstacles(network, its_zones, interfaces, job.demands)
+    return [*filter(None, told)], [*filter(None, (obstacle, *of_bucket))]
 
 
 def _conditions(aws: Aws, job: JobSpec, *, placed: bool) -> dict[str, bool]:
@@ -223,14 +211,9 @@ def _refuse(shortages: Sequence[str]) -> None:
         raise EnvironmentFailure("quotas allow too little:\n- " + "\n- ".join(shortages))
 
 
-def _nodes(job: JobSpec) -> tuple[int, int]:
-    """Return the fewest and the most workers."""
-    return job.settings.min_nodes, job.settings.max_nodes
-
-
 def demand(job: JobSpec) -> NodeDemand:
     """Return the fewest workers, and the most that are spot and that may be bought on demand."""
-    low, high = _nodes(job)
+    low, high = job.settings.min_nodes, job.settings.max_nodes
     bought = job.capacity
     low = max(0, low - bought.reserved)  # a reservation has its quota already
     on_demand = max(0, bought.base - bought.reserved)
@@ -246,37 +229,27 @@ def _types(
 
     The shortages are two lists: those that keep the job from running, and others.
     """
-    allowed = Quotas(aws, job.cluster)
+    allowed, options = Quotas(aws, job.cluster), tuple[Option, ...]()
+    if job.instance_types:
+        kinds = _named(aws, job, requirement)
+    else:
+        nodes = demand(job)
+        nodes = replace(nodes, spot=min(nodes.least, nodes.spot))
+        options = type_selection.survey(aws, requirement, nodes, allowed.allowance)
+        kinds = type_selection.best(options, requirement, aws.region).types
+    # Nodes of the cluster's present types train together with new ones for a while.
+    present = instance_types.describe(aws, known.instance_types) if known is not None else ()
+    instance_types.check_alike((*present, *kinds), unlike=job.mixes)
     try:
-        options = _options(aws, allowed, job, requirement)
-        kinds = _kinds(aws, job, requirement, options)
-        # Nodes of the cluster's present types train together with new ones for a while.
-        present = instance_types.describe(aws, known.instance_types) if known is not None else ()
-        instance_types.check_alike((*present, *kinds), unlike=job.mixes)
         return kinds, options, _shortages(aws, allowed, kinds, job, known)
     except Rejected as error:
-        if error.code not in DENIED or not job.instance_types:
+        if error.code not in DENIED or options:
             raise
-        kinds = _kinds(aws, job, requirement, ())
-        instance_types.check_alike(kinds, unlike=job.mixes)
         return kinds, (), ([], [f"the quotas are not known: {error}"])
 
 
-def _options(
-    aws: Aws, allowed: Quotas, job: JobSpec, requirement: Requirement
-) -> tuple[Option, ...]:
-    if job.instance_types:
-        return ()
-    nodes = demand(job)
-    nodes = replace(nodes, spot=min(nodes.least, nodes.spot))
-    return type_selection.survey(aws, requirement, nodes, allowed.allowance)
-
-
-def _kinds(
-    aws: Aws, job: JobSpec, requirement: Requirement, options: tuple[Option, ...]
-) -> tuple[InstanceType, ...]:
-    if not job.instance_types:
-        return type_selection.best(options, requirement, aws.region).types
+def _named(aws: Aws, job: JobSpec, requirement: Requirement) -> tuple[InstanceType, ...]:
+    """Return the types that the job names. Raises `UsageError` for those that do not fit."""
     kinds = instance_types.describe(aws, job.instance_types)
     instance_types.check_fit(kinds)
     instance_types.check_spot(kinds, job.capacity, job.settings.max_nodes)
@@ -385,7 +358,7 @@ def _of_capacity(
     yield from reservations.offered(aws, replace(job, instance_types=names_of(kinds)), asked)
     if job.capacity.zones == "spread":
         efa = any(kind.network.efa_interfaces for kind in kinds)
-        yield from zone_traffic.warnings(_nodes(job)[1], zones, efa=efa)
+        yield from zone_traffic.warnings(job.settings.max_nodes, zones, efa=efa)
 
 
 def _of_shared_network(
@@ -413,7 +386,7 @@ def _estimate(
 ) -> Estimate:
     worker = max(prices, key=lambda name: prices[name])
     usual = estimate(
-        nodes=_nodes(job),
+        nodes=(job.settings.min_nodes, job.settings.max_nodes),
         worker=worker,
         worker_usd=prices[worker],
         control=job.control_type,
@@ -448,14 +421,14 @@ def _addresses(
 
     AWS gives none to instances with several network cards, which use a NAT gateway.
     """
-    (low, high), controls = _nodes(job), len(members_of(job))
+    controls = len(members_of(job))
     if network is None:
         fixed, each = controls + int(interfaces > 1), int(interfaces <= 1)
     else:
         subnets = network.of(chosen)
         fixed = sum(subnet.public for subnet in subnets[:controls])
         each = int(interfaces <= 1 and any(subnet.public for subnet in subnets))
-    return fixed + low * each, fixed + high * each
+    return fixed + job.settings.min_nodes * each, fixed + job.settings.max_nodes * each
 
 
 def _ranking(
