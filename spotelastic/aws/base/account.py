@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from spotelastic.aws.base import names
-from spotelastic.aws.base.clients import DENIED, Aws, Rejected, calling, patient
+from spotelastic.aws.base.clients import DENIED, Aws, Rejected, calling, passing, patient
 from spotelastic.aws.base.demands import pairs_of
 from spotelastic.aws.base.infra_files import infra
 from spotelastic.errors import UsageError
@@ -91,14 +91,10 @@ def _taken(bucket: str) -> str:
 
 
 def _tags(aws: Aws, bucket: str) -> list[dict[str, str]]:
-    try:
-        with calling(f"read the tags of the bucket {bucket}"):
-            tags: list[dict[str, str]] = aws.s3.get_bucket_tagging(Bucket=bucket)["TagSet"]
-            return tags
-    except Rejected as error:
-        if error.code != "NoSuchTagSet":
-            raise
-        return []
+    with passing("NoSuchTagSet"), calling(f"read the tags of the bucket {bucket}"):
+        tags: list[dict[str, str]] = aws.s3.get_bucket_tagging(Bucket=bucket)["TagSet"]
+        return tags
+    return []
 
 
 # S3 applies changes to a bucket one by one, and refuses another one in the meantime.
@@ -167,14 +163,10 @@ def boundary(aws: Aws, given: str) -> str:
     if given:
         return given
     arn = f"arn:{aws.partition}:iam::{aws.account}:policy/{names.BOUNDARY}"
-    try:
-        with calling(f"look for the policy {names.BOUNDARY}"):
-            aws.iam.get_policy(PolicyArn=arn)
-    except Rejected as error:
-        if error.code not in {*DENIED, "NoSuchEntity"}:
-            raise
-        return ""
-    return arn
+    with passing(*DENIED, "NoSuchEntity"), calling(f"look for the policy {names.BOUNDARY}"):
+        aws.iam.get_policy(PolicyArn=arn)
+        return arn
+    return ""
 
 
 def ensure_service_role(aws: Aws, demands: AccountDemands = NO_DEMANDS) -> str:
@@ -247,25 +239,18 @@ def _ensure_role(
             aws.iam.put_role_permissions_boundary(
                 RoleName=name, PermissionsBoundary=demands.boundary
             )
-    try:
-        with calling(f"set the permissions of the role {name}"):
-            aws.iam.put_role_policy(RoleName=name, PolicyName="spotelastic", PolicyDocument=policy)
-    except Rejected as error:
-        if new or error.code not in DENIED:
-            raise  # otherwise an administrator has made it, and keeps it
+    # One that is there an administrator may have made, and keeps.
+    with passing(*(() if new else DENIED)), calling(f"set the permissions of the role {name}"):
+        aws.iam.put_role_policy(RoleName=name, PolicyName="spotelastic", PolicyDocument=policy)
     return str(role["Arn"]), new
 
 
 def _role(aws: Aws, name: str) -> dict[str, Any] | None:
     """Return the role; None if there is none, or if these credentials may not look."""
-    try:
-        with calling(f"look at the role {name}"):
-            found: dict[str, Any] = aws.iam.get_role(RoleName=name)["Role"]
-    except Rejected as error:
-        if error.code not in {*DENIED, "NoSuchEntity"}:
-            raise
-        return None
-    return found
+    with passing(*DENIED, "NoSuchEntity"), calling(f"look at the role {name}"):
+        found: dict[str, Any] = aws.iam.get_role(RoleName=name)["Role"]
+        return found
+    return None
 
 
 def _create_role(

@@ -299,6 +299,28 @@ def calling(what: str) -> Iterator[None]:
         raise EnvironmentFailure(wrong_configuration(error) or f"cannot {what}: {error}") from error
 
 
+@contextmanager
+def passing(*codes: str) -> Iterator[None]:
+    """End the block where AWS refuses a call with one of these codes, which is no error."""
+    try:
+        yield
+    except Rejected as error:
+        if error.code not in codes:
+            raise
+
+
+def listed(client: Any, call: str, key: str, **asked: Any) -> Iterator[dict[str, Any]]:
+    """Yield the items below `key` of all pages that a call answers."""
+    for page in client.get_paginator(call).paginate(**asked):
+        yield from page.get(key, ())
+
+
+def listed_instances(aws: Aws, filters: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield the instances that EC2 describes."""
+    for reservation in listed(aws.ec2, "describe_instances", "Reservations", Filters=filters):
+        yield from reservation["Instances"]
+
+
 def ended_session() -> tuple[type[Exception], ...]:
     """Return botocore's errors for a login that has ended or cannot be renewed without the user.
 

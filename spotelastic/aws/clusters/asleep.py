@@ -10,7 +10,7 @@ and the controller that calls this for its own cluster ends last.
 
 from typing import Any
 
-from spotelastic.aws.base.clients import Aws, Rejected, calling
+from spotelastic.aws.base.clients import Aws, calling, passing
 from spotelastic.aws.base.names import MEMBERS, Names
 from spotelastic.errors import EnvironmentFailure
 
@@ -52,11 +52,7 @@ def put_to_sleep(aws: Aws, name: str, own: str = "") -> None:
 
 def _resize(aws: Aws, group: str, size: int) -> None:
     """Set the least and the wanted size of a group. One that does not exist has no instances."""
-    try:
-        with calling(f"set the size of {group} to {size}"):
-            aws.autoscaling.update_auto_scaling_group(
-                AutoScalingGroupName=group, MinSize=size, DesiredCapacity=size
-            )
-    except Rejected as error:
-        if error.code != GONE or size:
-            raise
+    with passing("" if size else GONE), calling(f"set the size of {group} to {size}"):
+        aws.autoscaling.update_auto_scaling_group(
+            AutoScalingGroupName=group, MinSize=size, DesiredCapacity=size
+        )

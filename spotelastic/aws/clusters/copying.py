@@ -19,7 +19,7 @@ from spotelastic_checkpoints.format import manifest, metadata
 from spotelastic_checkpoints.format.manifest import Manifest
 from spotelastic_checkpoints.types import Commit
 
-from spotelastic.aws.base.clients import Rejected, calling
+from spotelastic.aws.base.clients import calling, passing
 from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.cloud.bucket import CHECKPOINTS
 from spotelastic.errors import EnvironmentFailure
@@ -175,16 +175,12 @@ def _copy_small(source: BucketObjects, target: BucketObjects, name: str) -> None
 
 
 def _head(where: BucketObjects, name: str) -> dict[str, Any] | None:
-    try:
-        with calling(f"look at {where.url(name)}"):
-            found: dict[str, Any] = where.aws.s3.head_object(
-                Bucket=where.bucket, Key=_key(where, name), ChecksumMode="ENABLED"
-            )
-            return found
-    except Rejected as error:
-        if error.code in ("404", "NoSuchKey", "NoSuchBucket"):
-            return None
-        raise
+    with passing("404", "NoSuchKey", "NoSuchBucket"), calling(f"look at {where.url(name)}"):
+        found: dict[str, Any] = where.aws.s3.head_object(
+            Bucket=where.bucket, Key=_key(where, name), ChecksumMode="ENABLED"
+        )
+        return found
+    return None
 
 
 def _alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

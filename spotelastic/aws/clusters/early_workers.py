@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Self
 
-from spotelastic.aws.base.clients import DENIED, Aws, Rejected, calling
+from spotelastic.aws.base.clients import DENIED, Aws, Rejected, calling, passing
 from spotelastic.aws.base.names import Names
 from spotelastic.aws.clusters import teardown
 from spotelastic.aws.network import cloudformation
@@ -108,11 +108,7 @@ class EarlyWorkers:
 
 def _usable_profile(aws: Aws, name: str) -> str | None:
     """Return the ARN of an instance profile once it has its role, None before."""
-    try:
-        with calling(f"look at the instance profile {name}"):
-            profile = aws.iam.get_instance_profile(InstanceProfileName=name)["InstanceProfile"]
-    except Rejected as error:
-        if error.code != "NoSuchEntity":
-            raise
-        return None
-    return str(profile["Arn"]) if profile["Roles"] else None
+    with passing("NoSuchEntity"), calling(f"look at the instance profile {name}"):
+        profile = aws.iam.get_instance_profile(InstanceProfileName=name)["InstanceProfile"]
+        return str(profile["Arn"]) if profile["Roles"] else None
+    return None

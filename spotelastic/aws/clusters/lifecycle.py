@@ -22,7 +22,7 @@ import msgspec
 
 from spotelastic.aws.artifacts import boot_artifacts, environments
 from spotelastic.aws.base import account
-from spotelastic.aws.base.clients import Aws, Rejected, calling
+from spotelastic.aws.base.clients import Aws, calling, passing
 from spotelastic.aws.base.demands import own_of
 from spotelastic.aws.base.identity import CLUSTER
 from spotelastic.aws.base.names import SHARED_NETWORK, Names
@@ -454,14 +454,10 @@ def ship(cluster: ClusterRecord, request: ClusterSpec, *, new: bool) -> ClusterR
 
 def ensure_token(aws: Aws, its: Names, demands: AccountDemands = NO_DEMANDS) -> None:
     """Store the token by which the cluster's daemons know each other, unless it has one."""
-    try:
-        with calling(f"store the secret {its.token}"):
-            aws.ssm.put_parameter(
-                Name=its.token,
-                Description="Secret by which nodes of a spotelastic cluster recognize each other",
-                Value=secrets.token_hex(32),
-                **user_secrets.parameter(its.cluster, demands),
-            )
-    except Rejected as error:
-        if error.code != "ParameterAlreadyExists":
-            raise
+    with passing("ParameterAlreadyExists"), calling(f"store the secret {its.token}"):
+        aws.ssm.put_parameter(
+            Name=its.token,
+            Description="Secret by which nodes of a spotelastic cluster recognize each other",
+            Value=secrets.token_hex(32),
+            **user_secrets.parameter(its.cluster, demands),
+        )

@@ -3,7 +3,15 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from spotelastic.aws.base.clients import DENIED, Aws, Rejected, calling
+from spotelastic.aws.base.clients import (
+    DENIED,
+    Aws,
+    Rejected,
+    calling,
+    listed,
+    listed_instances,
+    passing,
+)
 from spotelastic.aws.base.identity import CLUSTER, MEMBER, ROLE, SUBNETS
 from spotelastic.cloud.model import GroupMember, Instance, Role, WorkerGroup
 
@@ -82,33 +90,20 @@ def instances(aws: Aws, cluster: str, role: str = "") -> tuple[Instance, ...]:
     if role:
         filters.append({"Name": f"tag:{ROLE}", "Values": [role]})
     with calling(f"describe the instances of {cluster}"):
-        pages = aws.ec2.get_paginator("describe_instances").paginate(Filters=filters)
-        return tuple(
-            _instance(item)
-            for page in pages
-            for reservation in page["Reservations"]
-            for item in reservation["Instances"]
-        )
+        return tuple(map(_instance, listed_instances(aws, filters)))
 
 
 def clusters(aws: Aws) -> frozenset[str]:
     """Return the clusters with a group, an instance or a disk in the account and region."""
     with calling("list the clusters"):
         tagged = [{"Name": "tag-key", "Values": [CLUSTER]}]
-        groups = aws.autoscaling.get_paginator("describe_auto_scaling_groups").paginate(
-            Filters=tagged
-        )
-        found = [group for page in groups for group in page["AutoScalingGroups"]]
         alive = {"Name": "instance-state-name", "Values": ["pending", "running", "stopped"]}
-        instances = aws.ec2.get_paginator("describe_instances").paginate(Filters=[*tagged, alive])
-        found += [
-            instance
-            for page in instances
-            for reservation in page["Reservations"]
-            for instance in reservation["Instances"]
+        call, key = "describe_auto_scaling_groups", "AutoScalingGroups"
+        found = [
+            *listed(aws.autoscaling, call, key, Filters=tagged),
+            *listed_instances(aws, [*tagged, alive]),
+            *listed(aws.ec2, "describe_volumes", "Volumes", Filters=tagged),
         ]
-        volumes = aws.ec2.get_paginator("describe_volumes").paginate(Filters=tagged)
-        found += [volume for page in volumes for volume in page["Volumes"]]
     return frozenset(
         tag["Value"] for item in found for tag in item.get("Tags", ()) if tag["Key"] == CLUSTER
     )
@@ -163,9 +158,5 @@ def end(aws: Aws, instances: Sequence[str]) -> None:
     """Terminate instances, whether in a group or not."""
     if not instances:
         return
-    try:
-        with calling(f"terminate {', '.join(instances)}"):
-            aws.ec2.terminate_instances(InstanceIds=list(instances))
-    except Rejected as error:
-        if error.code != "InvalidInstanceID.NotFound":
-            raise
+    with passing("InvalidInstanceID.NotFound"), calling(f"terminate {', '.join(instances)}"):
+        aws.ec2.terminate_instances(InstanceIds=list(instances))

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from spotelastic.aws.base.clients import Aws, Rejected, calling
+from spotelastic.aws.base.clients import Aws, Rejected, calling, passing
 from spotelastic.aws.compute.estimate import WORKER_DISK_GIB
 from spotelastic.errors import UsageError
 
@@ -38,12 +38,11 @@ class RootDisk:
 
 def first_image(aws: Aws, parameter: str, *others: str) -> str:
     """Return the first of these images that exists."""
-    try:
-        with calling(f"find the machine image {parameter}"):
-            return str(aws.ssm.get_parameter(Name=parameter)["Parameter"]["Value"])
-    except Rejected as error:
-        if error.code != "ParameterNotFound" or not others:
-            raise
+    with (
+        passing("ParameterNotFound" if others else ""),
+        calling(f"find the machine image {parameter}"),
+    ):
+        return str(aws.ssm.get_parameter(Name=parameter)["Parameter"]["Value"])
     return first_image(aws, *others)
 
 

@@ -9,7 +9,7 @@ Scores are advice: whatever AWS answers, in whatever partition, stops nothing.
 
 from collections.abc import Mapping, Sequence
 
-from spotelastic.aws.base.clients import Aws, Rejected, calling
+from spotelastic.aws.base.clients import Aws, Rejected, calling, listed
 from spotelastic.errors import Unavailable
 
 MEANINGFUL = 3
@@ -31,13 +31,15 @@ def ask(aws: Aws, types: Sequence[str], nodes: int, regions: Sequence[str]) -> M
     """Return the score of each zone of these regions, 1 to 10; empty if AWS does not tell."""
 
     def asked(size: int) -> dict[Place, int]:
-        pages = aws.ec2.get_paginator("get_spot_placement_scores").paginate(
+        items = listed(
+            aws.ec2,
+            "get_spot_placement_scores",
+            "SpotPlacementScores",
             InstanceTypes=sorted(types),
             TargetCapacity=size,
             SingleAvailabilityZone=True,
             RegionNames=list(regions),
         )
-        items = [item for page in pages for item in page["SpotPlacementScores"]]
         return {
             (item.get("Region", ""), item["AvailabilityZoneId"]): int(item["Score"])
             for item in items

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from spotelastic.aws.base.clients import Aws, Rejected, calling
+from spotelastic.aws.base.clients import Aws, calling, listed_instances, passing
 from spotelastic.aws.base.identity import CLUSTER
 from spotelastic.aws.base.partitions import partition_of
 from spotelastic.aws.compute import instance_types
@@ -193,14 +193,10 @@ def named(types: Iterable[str], region: str, *, spot: bool) -> str:
 
 def value(aws: Aws, code: str, service: str = "ec2") -> int | None:
     """Return a quota of the account and region; None if AWS has none of that code."""
-    try:
-        with calling(f"look up the quota {code}"):
-            answer = aws.quotas.get_service_quota(ServiceCode=service, QuotaCode=code)
-    except Rejected as error:
-        if error.code != "NoSuchResourceException":
-            raise
-        return None
-    return int(answer["Quota"]["Value"])
+    with passing("NoSuchResourceException"), calling(f"look up the quota {code}"):
+        answer = aws.quotas.get_service_quota(ServiceCode=service, QuotaCode=code)
+        return int(answer["Quota"]["Value"])
+    return None
 
 
 class Quotas:
@@ -237,14 +233,10 @@ class Quotas:
     def _count(self) -> Counter[tuple[str, bool]]:
         """Return used vCPUs by (quota code, whether spot)."""
         with calling("count the instances that run"):
-            pages = self._aws.ec2.get_paginator("describe_instances").paginate(
-                Filters=[{"Name": "instance-state-name", "Values": ["pending", "running"]}]
-            )
+            alive = [{"Name": "instance-state-name", "Values": ["pending", "running"]}]
             running = [
                 (item["InstanceType"], item.get("InstanceLifecycle") == "spot")
-                for page in pages
-                for reservation in page["Reservations"]
-                for item in reservation["Instances"]
+                for item in listed_instances(self._aws, alive)
                 if not self._is_own(item.get("Tags", ()))
             ]
         names = sorted({name for name, _ in running})

@@ -18,7 +18,17 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from spotelastic.aws.base.clients import DENIED, KNOWN_WITHIN, Aws, Busy, Rejected, calling, patient
+from spotelastic.aws.base.clients import (
+    DENIED,
+    KNOWN_WITHIN,
+    Aws,
+    Busy,
+    Rejected,
+    calling,
+    listed,
+    passing,
+    patient,
+)
 from spotelastic.aws.base.demands import pairs_of
 from spotelastic.aws.base.identity import CLUSTER, SUBNETS
 from spotelastic.aws.base.names import SWITCH, TERMINATE_HOOK, Names
@@ -135,10 +145,8 @@ def _versions(aws: Aws, name: str) -> list[dict[str, Any]] | None:
     """Return all versions of a launch template; None if there is no such template (any more)."""
     try:
         with calling(f"read the versions of the launch template {name}"):
-            pages = aws.ec2.get_paginator("describe_launch_template_versions").paginate(
-                LaunchTemplateName=name
-            )
-            return [each for page in pages for each in page["LaunchTemplateVersions"]]
+            call, key = "describe_launch_template_versions", "LaunchTemplateVersions"
+            return list(listed(aws.ec2, call, key, LaunchTemplateName=name))
     except Rejected as error:
         if not _is_gone(error):
             raise
@@ -154,19 +162,18 @@ def _create_template(aws: Aws, wanted: WorkerGroups, data: dict[str, Any], diges
     """Create the launch template; return False if there is one already, and EC2 did not show it."""
     name = wanted.names.workers
     tags = [_tag(wanted.names.cluster), *pairs_of(wanted.own_tags)]
-    try:
-        with calling(f"create the launch template {name}"):
-            aws.ec2.create_launch_template(
-                LaunchTemplateName=name,
-                LaunchTemplateData=data,
-                VersionDescription=digest,
-                TagSpecifications=[{"ResourceType": "launch-template", "Tags": tags}],
-            )
-    except Rejected as error:
-        if error.code != "InvalidLaunchTemplateName.AlreadyExistsException":
-            raise
-        return False
-    return True
+    with (
+        passing("InvalidLaunchTemplateName.AlreadyExistsException"),
+        calling(f"create the launch template {name}"),
+    ):
+        aws.ec2.create_launch_template(
+            LaunchTemplateName=name,
+            LaunchTemplateData=data,
+            VersionDescription=digest,
+            TagSpecifications=[{"ResourceType": "launch-template", "Tags": tags}],
+        )
+        return True
+    return False
 
 
 def _shown(what: str, look: Callable[[], T | None]) -> T:
@@ -282,17 +289,7 @@ def _group(aws: Aws, name: str) -> dict[str, Any] | None:
 @patient(_passes)
 def _create_group(aws: Aws, wanted: WorkerGroups, name: str, bought: dict[str, Any]) -> bool:
     """Create the group; return False if there is one already, and Auto Scaling did not show it."""
-    try:
-        _ask_for_group(aws, wanted, name, bought)
-    except Rejected as error:
-        if error.code != "AlreadyExists":
-            raise
-        return False
-    return True
-
-
-def _ask_for_group(aws: Aws, wanted: WorkerGroups, name: str, bought: dict[str, Any]) -> None:
-    with calling(f"create the group {name}"):
+    with passing("AlreadyExists"), calling(f"create the group {name}"):
         aws.autoscaling.create_auto_scaling_group(
             AutoScalingGroupName=name,
             MinSize=0,
@@ -320,6 +317,8 @@ def _ask_for_group(aws: Aws, wanted: WorkerGroups, name: str, bought: dict[str, 
                 )
             ],
         )
+        return True
+    return False
 
 
 def _purchase(

@@ -9,17 +9,18 @@ cluster of the same name writes to it again. A stream belongs to one worker of o
 import re
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from spotelastic.aws.base.clients import Aws, Rejected, calling
+from spotelastic.aws.base.clients import Aws, Rejected, calling, listed, passing
 from spotelastic.aws.base.identity import CLUSTER
 from spotelastic.aws.base.names import Names
 from spotelastic.model.job import NO_DEMANDS, AccountDemands
 
 KEPT_DAYS = 14
 """Days after which CloudWatch deletes a line, unless the group's owner has set another time."""
+_NONE = "ResourceNotFoundException"
+"""AWS's code for a group that does not exist."""
 _STREAM = re.compile(r"(?:(?P<born>\d{8}-\d{6})/)?(?P<node>[^/]+)/rank-(?P<rank>\d+)")
 
 
@@ -88,26 +89,16 @@ def ensure(aws: Aws, its: Names, demands: AccountDemands = NO_DEMANDS) -> None:
 
 def delete(aws: Aws, its: Names) -> None:
     """Delete the group with all lines, of earlier clusters too. A missing one is not an error."""
-    with _if_there(), calling(f"delete the log group {its.log_group}"):
+    with passing(_NONE), calling(f"delete the log group {its.log_group}"):
         aws.logs.delete_log_group(logGroupName=its.log_group)
 
 
 def delete_if_empty(aws: Aws, its: Names) -> None:
     """Delete the group if no worker has ever written to it."""
-    with _if_there(), calling(f"look into the log group {its.log_group}"):
+    with passing(_NONE), calling(f"look into the log group {its.log_group}"):
         found = aws.logs.describe_log_streams(logGroupName=its.log_group, limit=1)
         if not found["logStreams"]:
             delete(aws, its)
-
-
-@contextmanager
-def _if_there() -> Iterator[None]:
-    """Do nothing further where there is no such group."""
-    try:
-        yield
-    except Rejected as error:
-        if error.code != "ResourceNotFoundException":
-            raise
 
 
 def _described(aws: Aws, group: str) -> dict[str, Any]:
@@ -125,12 +116,10 @@ class GroupOutput:
 
     def streams(self) -> list[LogStream]:
         """Return the streams of all workers, in order; none if there is no group."""
-        with _if_there(), calling("list the logs"):
-            pages = self.aws.logs.get_paginator("describe_log_streams").paginate(
-                logGroupName=self.group
-            )
-            names = [each["logStreamName"] for page in pages for each in page["logStreams"]]
-            return sorted(filter(None, map(parse, names)))
+        with passing(_NONE), calling("list the logs"):
+            call, key = "describe_log_streams", "logStreams"
+            found = listed(self.aws.logs, call, key, logGroupName=self.group)
+            return sorted(filter(None, (parse(each["logStreamName"]) for each in found)))
         return []
 
     def lines(self, begin: str = "", since: int = 0) -> Iterator[GroupLine]:
@@ -140,11 +129,9 @@ class GroupOutput:
         none.
         """
         wanted: dict[str, Any] = {"logStreamNamePrefix": begin} if begin else {}
-        with _if_there(), calling("read the logs"):
-            pages = self.aws.logs.get_paginator("filter_log_events").paginate(
-                logGroupName=self.group, startTime=since, interleaved=True, **wanted
-            )
-            for event in (event for page in pages for event in page["events"]):
+        with passing(_NONE), calling("read the logs"):
+            wanted |= {"logGroupName": self.group, "startTime": since, "interleaved": True}
+            for event in listed(self.aws.logs, "filter_log_events", "events", **wanted):
                 if stream := parse(event["logStreamName"]):
                     text = event["message"].rstrip()
                     yield GroupLine(event["eventId"], stream, event["timestamp"], text)

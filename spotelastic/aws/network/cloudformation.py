@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from spotelastic.aws.base.clients import Aws, Rejected, calling
+from spotelastic.aws.base.clients import Aws, Rejected, calling, listed, passing
 from spotelastic.aws.base.demands import own_of, pairs_of
 from spotelastic.aws.base.identity import CLUSTER
 from spotelastic.aws.base.infra_files import infra
@@ -63,15 +63,11 @@ Say = Callable[[str], None]
 
 def describe(aws: Aws, name: str) -> dict[str, Any] | None:
     """Return the stack as CloudFormation describes it; None if there is none."""
-    try:
-        with calling(f"describe the stack {name}"):
-            found = aws.cloudformation.describe_stacks(StackName=name)["Stacks"]
-    except Rejected as error:
-        if error.code == "ValidationError":
-            return None
-        raise
-    stack: dict[str, Any] | None = next(iter(found), None)
-    return None if stack is None or stack["StackStatus"] == "DELETE_COMPLETE" else stack
+    with passing("ValidationError"), calling(f"describe the stack {name}"):
+        found = aws.cloudformation.describe_stacks(StackName=name)["Stacks"]
+        stack: dict[str, Any] | None = next(iter(found), None)
+        return None if stack is None or stack["StackStatus"] == "DELETE_COMPLETE" else stack
+    return None
 
 
 def of_cluster(aws: Aws, name: str, cluster: str) -> dict[str, Any] | None:
@@ -88,8 +84,7 @@ def of_cluster(aws: Aws, name: str, cluster: str) -> dict[str, Any] | None:
 def clusters(aws: Aws) -> tuple[str, ...]:
     """Return the names of the account's and region's clusters that have a stack."""
     with calling("list the clusters"):
-        pages = aws.cloudformation.get_paginator("describe_stacks").paginate()
-        stacks = [stack for page in pages for stack in page["Stacks"]]
+        stacks = list(listed(aws.cloudformation, "describe_stacks", "Stacks"))
     return tuple(
         tag["Value"]
         for stack in stacks
@@ -201,18 +196,13 @@ def made_so_far(aws: Aws, name: str, parts: Sequence[str]) -> dict[str, str] | N
     """
     found: dict[str, str] = {}
     for part in parts:
-        try:
-            with calling(f"look at {part} of the stack {name}"):
-                answer = aws.cloudformation.describe_stack_resource(
-                    StackName=name, LogicalResourceId=part
-                )["StackResourceDetail"]
-        except Rejected as error:
-            if error.code != "ValidationError":
-                raise
-            return None  # it is not begun yet
-        if answer["ResourceStatus"] not in ("CREATE_IN_PROGRESS", "CREATE_COMPLETE"):
-            return None
-        if not (id := answer.get("PhysicalResourceId")):
+        answer: dict[str, Any] = {}
+        with passing("ValidationError"), calling(f"look at {part} of the stack {name}"):
+            answer = aws.cloudformation.describe_stack_resource(
+                StackName=name, LogicalResourceId=part
+            )["StackResourceDetail"]
+        id = answer.get("PhysicalResourceId")
+        if not id or answer["ResourceStatus"] not in ("CREATE_IN_PROGRESS", "CREATE_COMPLETE"):
             return None
         found[part] = str(id)
     return found
@@ -341,8 +331,8 @@ def _newest_operation(aws: Aws, name: str) -> list[dict[str, Any]]:
     own = name.split("/")[1] if name.startswith("arn:") else name
     events: list[dict[str, Any]] = []
     with calling(f"read the events of the stack {name}"):
-        pages = aws.cloudformation.get_paginator("describe_stack_events").paginate(StackName=name)
-        for event in (event for page in pages for event in page["StackEvents"]):
+        call = "describe_stack_events"
+        for event in listed(aws.cloudformation, call, "StackEvents", StackName=name):
             events.append(event)
             if event["LogicalResourceId"] == own and event["ResourceStatus"] in BEGINNINGS:
                 break

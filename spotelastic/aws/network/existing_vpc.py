@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from spotelastic.aws.base.clients import Aws, Rejected, calling
+from spotelastic.aws.base.clients import Aws, Rejected, calling, listed
 from spotelastic.aws.base.names import MEMBERS
 from spotelastic.aws.network import zones
 from spotelastic.errors import UsageError
@@ -227,13 +227,11 @@ def warnings(network: Network, chosen: Sequence[str]) -> Iterator[str]:
 def member_addresses(aws: Aws, subnets: Sequence[Subnet], cluster: str) -> tuple[str, ...]:
     """Return a free address for each etcd member; the stack takes them before any instance can."""
     with calling("list the addresses in use"):
-        pages = aws.ec2.get_paginator("describe_network_interfaces").paginate(
-            Filters=[{"Name": "subnet-id", "Values": [subnet.id for subnet in subnets]}]
-        )
+        its = [{"Name": "subnet-id", "Values": [subnet.id for subnet in subnets]}]
+        call, key = "describe_network_interfaces", "NetworkInterfaces"
         taken = {
             address["PrivateIpAddress"]
-            for page in pages
-            for interface in page["NetworkInterfaces"]
+            for interface in listed(aws.ec2, call, key, Filters=its)
             for address in interface["PrivateIpAddresses"]
         }
     return tuple(free_address(subnet, taken, cluster) for subnet in subnets)
@@ -267,21 +265,18 @@ def _subnets(aws: Aws, vpc: str) -> list[dict[str, Any]]:
             raise
         raise UsageError(f"--vpc {vpc}: there is no such VPC in {aws.region}") from error
     with calling(f"look at the subnets of {vpc}"):
-        pages = aws.ec2.get_paginator("describe_subnets").paginate(Filters=_in(vpc))
-        return [item for page in pages for item in page["Subnets"]]
+        return list(listed(aws.ec2, "describe_subnets", "Subnets", Filters=_in(vpc)))
 
 
 def _tables(aws: Aws, vpc: str) -> list[dict[str, Any]]:
     with calling(f"look at the routes of {vpc}"):
-        pages = aws.ec2.get_paginator("describe_route_tables").paginate(Filters=_in(vpc))
-        return [item for page in pages for item in page["RouteTables"]]
+        return list(listed(aws.ec2, "describe_route_tables", "RouteTables", Filters=_in(vpc)))
 
 
 def _endpoints(aws: Aws, vpc: str) -> list[dict[str, Any]]:
     with calling(f"look at the endpoints in {vpc}"):
-        pages = aws.ec2.get_paginator("describe_vpc_endpoints").paginate(Filters=_in(vpc))
-        found = [item for page in pages for item in page["VpcEndpoints"]]
-    return [item for item in found if item["State"].lower() == "available"]
+        found = listed(aws.ec2, "describe_vpc_endpoints", "VpcEndpoints", Filters=_in(vpc))
+        return [item for item in found if item["State"].lower() == "available"]
 
 
 def _resolves(aws: Aws, vpc: str) -> bool:

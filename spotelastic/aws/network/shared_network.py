@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from spotelastic.aws.base import names
-from spotelastic.aws.base.clients import Aws, Rejected, calling, patient
+from spotelastic.aws.base.clients import Aws, Rejected, calling, listed, patient
 from spotelastic.aws.base.demands import own_of
 from spotelastic.aws.base.identity import CLUSTER, NETWORK
 from spotelastic.aws.base.infra_files import infra
@@ -76,11 +76,9 @@ def planned(aws: Aws, pool: str, wanted: Sequence[str]) -> SharedNetwork:
 def networks(aws: Aws) -> tuple[str, ...]:
     """Return the address blocks of all networks of the account and region."""
     with calling("list the networks in use"):
-        pages = aws.ec2.get_paginator("describe_vpcs").paginate()
         return tuple(
             str(part["CidrBlock"])
-            for page in pages
-            for vpc in page["Vpcs"]
+            for vpc in listed(aws.ec2, "describe_vpcs", "Vpcs")
             for part in vpc.get("CidrBlockAssociationSet") or (vpc,)
         )
 
@@ -303,8 +301,7 @@ def remove(aws: Aws, say: Say) -> bool:
 def users(aws: Aws, vpc: str) -> tuple[str, ...]:
     """Return the clusters whose stacks, complete or not, are in that network."""
     with calling("list the clusters"):
-        pages = aws.cloudformation.get_paginator("describe_stacks").paginate()
-        stacks = [stack for page in pages for stack in page["Stacks"]]
+        stacks = list(listed(aws.cloudformation, "describe_stacks", "Stacks"))
     return tuple(
         sorted(
             cloudformation.tags(stack).get(CLUSTER, stack["StackName"])

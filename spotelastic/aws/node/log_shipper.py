@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from spotelastic_checkpoints.backoff import Backoff
 
-from spotelastic.aws.base.clients import DENIED, Aws, Rejected, SignedOut, calling
+from spotelastic.aws.base.clients import DENIED, Aws, Rejected, SignedOut, calling, passing
 from spotelastic.aws.node.log_lines import Backlog, Line, batches, pieces
 from spotelastic.clock import Clock, steady, wall
 from spotelastic.errors import SpotelasticError, told
@@ -143,12 +143,8 @@ class LogShipper:
     def _create(self, name: str) -> None:
         if name in self._streams:
             return
-        try:
-            with calling(f"create the log stream {name}"):
-                self._aws.logs.create_log_stream(logGroupName=self._group, logStreamName=name)
-        except Rejected as error:
-            if error.code != "ResourceAlreadyExistsException":
-                raise
+        with passing("ResourceAlreadyExistsException"), calling(f"create the log stream {name}"):
+            self._aws.logs.create_log_stream(logGroupName=self._group, logStreamName=name)
         self._streams.add(name)
 
     def _tell(self, message: str) -> None:

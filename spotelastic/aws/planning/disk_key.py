@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from spotelastic.aws.base.clients import DENIED, Aws, Rejected, calling
+from spotelastic.aws.base.clients import DENIED, Aws, Rejected, calling, listed, passing
 from spotelastic.aws.planning.encryption_key import PAGE
 
 OF_AWS = "alias/aws/ebs"
@@ -27,13 +27,9 @@ def look(aws: Aws) -> tuple[str, str]:
     It starts the instances, and may use such a key only where the key's policy or a grant names its
     role. Otherwise each instance ends at its launch, with an internal error as the only reason.
     """
-    try:
-        with calling("look up the key of new disks"):
-            key = str(aws.ec2.get_ebs_default_kms_key_id()["KmsKeyId"])
-    except Rejected as error:
-        if error.code not in DENIED:
-            raise
-        return "", ""
+    key = OF_AWS
+    with passing(*DENIED), calling("look up the key of new disks"):
+        key = str(aws.ec2.get_ebs_default_kms_key_id()["KmsKeyId"])
     if key.endswith(OF_AWS):
         return "", ""
     told = _permissions(aws, key)
@@ -56,7 +52,6 @@ def _permissions(aws: Aws, key: str) -> str | None:
         with calling("look at the policy of the key of new disks"):
             told = str(aws.kms.get_key_policy(KeyId=key, PolicyName="default")["Policy"])
         with calling("look at the grants of the key of new disks"):
-            pages = aws.kms.get_paginator("list_grants").paginate(KeyId=key)
-            return told + " ".join(str(grant) for page in pages for grant in page["Grants"])
+            return told + " ".join(map(str, listed(aws.kms, "list_grants", "Grants", KeyId=key)))
     except Rejected:
         return None

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from spotelastic.aws.base.clients import DENIED, Aws, Rejected, SignedOut, calling
+from spotelastic.aws.base.clients import DENIED, Aws, Rejected, SignedOut, calling, passing
 from spotelastic.aws.base.demands import pairs_of
 from spotelastic.aws.base.identity import CLUSTER
 from spotelastic.aws.base.names import CONTROL_TYPE
@@ -101,13 +101,8 @@ def _make(aws: Aws, role: str, service: str, *, sure: bool) -> None:
     If it may exist already (not `sure` that it is missing), a denial is ignored: the first launch
     will tell.
     """
-    try:
-        with calling(f"make the role {role}"):
-            aws.iam.create_service_linked_role(AWSServiceName=service)
-    except Rejected as error:
-        there = error.code == "InvalidInput"
-        if not there and (sure or error.code not in DENIED):
-            raise
+    with passing("InvalidInput", *(() if sure else DENIED)), calling(f"make the role {role}"):
+        aws.iam.create_service_linked_role(AWSServiceName=service)
 
 
 @dataclass(frozen=True, slots=True)

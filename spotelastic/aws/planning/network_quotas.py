@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from spotelastic.aws.base.clients import DENIED, Aws, Rejected, calling
+from spotelastic.aws.base.clients import DENIED, Aws, calling, listed, passing
 from spotelastic.aws.compute import quotas
 
 
@@ -61,20 +61,15 @@ def shortage(quota: NetworkQuota, region: str, allowed: int, used: int, needed: 
 def _shortage(
     aws: Aws, quota: NetworkQuota, needed: int, used: Callable[[Aws], int]
 ) -> Iterator[str]:
-    try:
+    with passing(*DENIED):  # what is not known forbids nothing
         allowed, there = quotas.value(aws, quota.code, quota.service), used(aws)
-    except Rejected as error:
-        if error.code not in DENIED:
-            raise
-        return  # what is not known forbids nothing
-    if allowed is not None and (why := shortage(quota, aws.region, allowed, there, needed)):
-        yield why
+        if allowed is not None and (why := shortage(quota, aws.region, allowed, there, needed)):
+            yield why
 
 
 def _vpcs(aws: Aws) -> int:
     with calling("count the networks"):
-        pages = aws.ec2.get_paginator("describe_vpcs").paginate()
-        return sum(len(page["Vpcs"]) for page in pages)
+        return len(list(listed(aws.ec2, "describe_vpcs", "Vpcs")))
 
 
 def _addresses(aws: Aws) -> int:
@@ -85,5 +80,4 @@ def _addresses(aws: Aws) -> int:
 def _rules(aws: Aws) -> int:
     """Return the number of rules on the bus that gets AWS's own events."""
     with calling("count the event rules"):
-        pages = aws.events.get_paginator("list_rules").paginate()
-        return sum(len(page["Rules"]) for page in pages)
+        return len(list(listed(aws.events, "list_rules", "Rules")))

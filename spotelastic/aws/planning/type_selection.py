@@ -8,7 +8,7 @@ requirements). More types mean that a group finds capacity sooner.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from spotelastic.aws.base.clients import Aws, calling
+from spotelastic.aws.base.clients import Aws, calling, listed
 from spotelastic.aws.compute import instance_types, offers, quotas
 from spotelastic.aws.compute.instance_types import InstanceType
 from spotelastic.aws.compute.prices import shipped_table
@@ -136,7 +136,10 @@ def _usual(aws: Aws) -> list[str]:
 def _fitting(aws: Aws, requirement: Requirement) -> list[str]:
     count = {"Min": requirement.gpus or 1}
     with calling(f"look for instance types with {requirement}"):
-        pages = aws.ec2.get_paginator("get_instance_types_from_instance_requirements").paginate(
+        found = listed(
+            aws.ec2,
+            "get_instance_types_from_instance_requirements",
+            "InstanceTypes",
             ArchitectureTypes=["x86_64"],  # the architecture of the workers' images
             VirtualizationTypes=["hvm"],
             InstanceRequirements={
@@ -148,7 +151,7 @@ def _fitting(aws: Aws, requirement: Requirement) -> list[str]:
                 "AcceleratorTotalMemoryMiB": {"Min": count["Min"] * requirement.gpu_memory_mib},
             },
         )
-        return [item["InstanceType"] for page in pages for item in page["InstanceTypes"]]
+        return [item["InstanceType"] for item in found]
 
 
 def _usd(aws: Aws, names: Sequence[str]) -> Mapping[str, float]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from spotelastic.aws.base.clients import Aws, Rejected, calling
+from spotelastic.aws.base.clients import Aws, Rejected, calling, passing
 from spotelastic.aws.base.names import CONTROL_TYPE, MEMBERS, TERMINATE_HOOK, Names
 from spotelastic.aws.clusters import teardown
 from spotelastic.aws.compute import autoscaling, quotas, worker_groups
@@ -87,17 +87,14 @@ class AwsCapacity:
 
     def complete_drain(self, group: str, instance: str) -> None:
         """Complete the lifecycle hook of an instance that has drained."""
-        try:
-            with calling(f"complete the life-cycle action of {instance}"):
-                self._aws.autoscaling.complete_lifecycle_action(
-                    AutoScalingGroupName=group,
-                    LifecycleHookName=TERMINATE_HOOK,
-                    InstanceId=instance,
-                    LifecycleActionResult="CONTINUE",
-                )
-        except Rejected as error:
-            if error.code != "ValidationError":  # no active action: it timed out or was completed
-                raise
+        # no active action: it timed out or was completed
+        with passing("ValidationError"), calling(f"complete the life-cycle action of {instance}"):
+            self._aws.autoscaling.complete_lifecycle_action(
+                AutoScalingGroupName=group,
+                LifecycleHookName=TERMINATE_HOOK,
+                InstanceId=instance,
+                LifecycleActionResult="CONTINUE",
+            )
 
     def end(self, instances: Sequence[str]) -> None:
         """Terminate instances, whether in a group or not."""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from spotelastic.aws.base.clients import Aws, Rejected, calling
+from spotelastic.aws.base.clients import Aws, Rejected, calling, passing
 from spotelastic.aws.base.demands import pairs_of
 from spotelastic.aws.base.identity import CLUSTER
 from spotelastic.errors import UsageError
@@ -118,11 +118,7 @@ def _put(aws: Aws, cluster: str, name: str, value: str, demands: AccountDemands)
 
 
 def _known(aws: Aws, name: str) -> tuple[str, int] | None:
-    try:
-        with calling(f"read the secret {name}"):
-            found = aws.ssm.get_parameter(Name=name, WithDecryption=True)["Parameter"]
-    except Rejected as error:
-        if error.code == "ParameterNotFound":
-            return None
-        raise
-    return str(found["Value"]), int(found["Version"])
+    with passing("ParameterNotFound"), calling(f"read the secret {name}"):
+        found = aws.ssm.get_parameter(Name=name, WithDecryption=True)["Parameter"]
+        return str(found["Value"]), int(found["Version"])
+    return None
