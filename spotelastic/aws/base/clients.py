@@ -309,6 +309,17 @@ def passing(*codes: str) -> Iterator[None]:
             raise
 
 
+@contextmanager
+def explained(why: SpotelasticError, *codes: str) -> Iterator[None]:
+    """Raise `why` where AWS refuses a call with a code that begins so."""
+    try:
+        yield
+    except Rejected as error:
+        if not error.code.startswith(codes):
+            raise
+        raise why from error
+
+
 def listed(client: Any, call: str, key: str, **asked: Any) -> Iterator[dict[str, Any]]:
     """Yield the items below `key` of all pages that a call answers."""
     for page in client.get_paginator(call).paginate(**asked):

@@ -69,6 +69,8 @@ def launch_template(wanted: WorkerGroups, *, spot: bool = True) -> dict[str, Any
     }
     pairs = pairs_of(tags)
     reserved = () if spot else wanted.reservations
+    # EC2 refuses a launch on demand that would tag a spot request, of which it has none.
+    others = ("network-interface", "spot-instances-request") if spot else ("network-interface",)
     data: dict[str, Any] = {
         "ImageId": wanted.image,
         "InstanceType": reserved[0].type if reserved else wanted.types[0],
@@ -97,7 +99,7 @@ def launch_template(wanted: WorkerGroups, *, spot: bool = True) -> dict[str, Any
             *({"ResourceType": kind, "Tags": pairs} for kind in ("instance", "volume")),
             *(
                 {"ResourceType": kind, "Tags": pairs_of(wanted.own_tags)}
-                for kind in _others_with_tags(wanted, spot=spot)
+                for kind in (others if wanted.own_tags else ())
             ),
         ],
     }
@@ -110,16 +112,6 @@ def launch_template(wanted: WorkerGroups, *, spot: bool = True) -> dict[str, Any
     if wanted.placement_group:
         data["Placement"] = {"GroupName": wanted.placement_group}
     return data
-
-
-def _others_with_tags(wanted: WorkerGroups, *, spot: bool) -> tuple[str, ...]:
-    """Return what else of a launch gets the user's tags.
-
-    EC2 refuses a launch on demand that would tag a spot request, of which it has none.
-    """
-    if not wanted.own_tags:
-        return ()
-    return ("network-interface", *(("spot-instances-request",) if spot else ()))
 
 
 def _interface(its: Interface, wanted: WorkerGroups) -> dict[str, Any]:

@@ -214,11 +214,7 @@ def create(
     """Begin to create a stack from that template, or from the one at that URL."""
     with calling(f"create the stack {name}"):
         aws.cloudformation.create_stack(
-            StackName=name,
-            **_template(body),
-            Parameters=_pairs(wanted),
-            Capabilities=["CAPABILITY_IAM"],
-            Tags=pairs_of(its_tags),
+            **_asked(name, wanted, body, its_tags),
             OnFailure="DO_NOTHING",  # keeps the failed resources for the error message
         )
 
@@ -229,24 +225,22 @@ def update(
     """Begin to change a stack; one that is so already is not an error."""
     try:
         with calling(f"change the stack {name}"):
-            aws.cloudformation.update_stack(
-                StackName=name,
-                **_template(body),
-                Parameters=_pairs(wanted),
-                Capabilities=["CAPABILITY_IAM"],
-                Tags=pairs_of(its_tags),
-            )
+            aws.cloudformation.update_stack(**_asked(name, wanted, body, its_tags))
     except Rejected as error:
         if "No updates are to be performed" not in str(error):
             raise
 
 
-def _template(body: str) -> dict[str, str]:
-    return {"TemplateURL" if body.startswith("https://") else "TemplateBody": body}
-
-
-def _pairs(wanted: Mapping[str, str]) -> list[dict[str, str]]:
-    return [{"ParameterKey": key, "ParameterValue": value} for key, value in wanted.items()]
+def _asked(
+    name: str, wanted: Mapping[str, str], body: str, its_tags: Mapping[str, str]
+) -> dict[str, Any]:
+    return {
+        "StackName": name,
+        "TemplateURL" if body.startswith("https://") else "TemplateBody": body,
+        "Parameters": [{"ParameterKey": k, "ParameterValue": v} for k, v in wanted.items()],
+        "Capabilities": ["CAPABILITY_IAM"],
+        "Tags": pairs_of(its_tags),
+    }
 
 
 def _tags(

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
-from spotelastic.aws.base.clients import DENIED, ENCRYPTION, Aws, Rejected, calling
+from spotelastic.aws.base.clients import DENIED, ENCRYPTION, Aws, Rejected, calling, explained
 from spotelastic.errors import UsageError
 from spotelastic.model.job import JobSpec
 
@@ -15,7 +15,7 @@ PAGE = "docs/how-to/encrypt-with-your-own-key.md"
 _KEY = re.compile(r"arn:aws[a-z-]*:kms:[a-z0-9-]+:\d{12}:key/[\w-]+", re.ASCII)
 _ENCRYPTION = "s3:x-amz-server-side-encryption"
 """How the names of all conditions on a request's encryption begin."""
-_UNKNOWN = frozenset({"NotFoundException", "InvalidArnException", "ValidationException"})
+_UNKNOWN = ("NotFoundException", "InvalidArnException", "ValidationException")
 
 
 def data_keys(arns: Sequence[str]) -> tuple[str, ...]:
@@ -33,18 +33,16 @@ def find_key(aws: Aws, name: str, where: str = "--kms-key") -> str:
 
     Raises `UsageError` for a key that is not there, or that can encrypt no disk.
     """
+    unknown = UsageError(
+        f"{where} {name}: there is no such key in {aws.region}; give its id, its ARN, or alias/NAME"
+    )
     try:
-        with calling(f"look at the key {name}"):
+        with explained(unknown, *_UNKNOWN), calling(f"look at the key {name}"):
             found = aws.kms.describe_key(KeyId=name)["KeyMetadata"]
     except Rejected as error:
-        if error.code in DENIED:
-            raise UsageError(f"{where} {name}: {error}; {PAGE} says who needs it") from error
-        if error.code not in _UNKNOWN:
+        if error.code not in DENIED:
             raise
-        raise UsageError(
-            f"{where} {name}: there is no such key in {aws.region}; give its id, its ARN, or "
-            "alias/NAME"
-        ) from error
+        raise UsageError(f"{where} {name}: {error}; {PAGE} says who needs it") from error
     if wrong := unfit(found):
         raise UsageError(f"{where} {name}: {wrong}")
     return str(found["Arn"])
@@ -69,7 +67,7 @@ def bucket_obstacles(aws: Aws, bucket: str, cluster: str, given: str) -> Iterato
     except (Rejected, ValueError):
         return
     arn = f"arn:{aws.partition}:s3:::{bucket}/{cluster}/job.json"
-    if any(denies_plain_object(each, arn) for each in _several(policy["Statement"])):
+    if any(denies_plain_object(each, arn) for each in several(policy["Statement"])):
         yield (
             f"--bucket {bucket}: its policy denies objects whose requests do not name their "
             f"encryption: set {ENCRYPTION['ServerSideEncryption']}=aws:kms (or AES256) for all "
@@ -86,13 +84,14 @@ def denies_plain_object(statement: Mapping[str, Any], arn: str) -> bool:
     return (
         statement["Effect"] == "Deny"
         and statement.get("Principal") in ("*", {"AWS": "*"}, {"AWS": ["*"]})
-        and any(fnmatchcase(arn, each) for each in _several(statement.get("Resource", ())))
+        and any(fnmatchcase(arn, each) for each in several(statement.get("Resource", ())))
         and _ENCRYPTION in conditions
         and '"false"' not in conditions
     )
 
 
-def _several(value: Any) -> list[Any]:
+def several(value: Any) -> list[Any]:
+    """Return what a policy names, of which it may name one or more."""
     return list(value) if isinstance(value, list | tuple) else [value]
 
 

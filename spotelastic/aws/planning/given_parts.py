@@ -15,11 +15,11 @@ from functools import partial
 from typing import Any
 
 from spotelastic.aws.base import names
-from spotelastic.aws.base.clients import DENIED, Aws, Rejected, calling
+from spotelastic.aws.base.clients import DENIED, Aws, calling, explained, passing
 from spotelastic.aws.base.infra_files import infra
 from spotelastic.aws.base.partitions import partition_of
 from spotelastic.aws.network.existing_vpc import Network
-from spotelastic.aws.planning.encryption_key import find_key
+from spotelastic.aws.planning.encryption_key import find_key, several
 from spotelastic.errors import UsageError
 from spotelastic.model.job import JobSpec
 
@@ -40,22 +40,16 @@ def find_profile(aws: Aws, flag: str, given: str) -> tuple[str, str]:
     used.
     """
     name = given.rpartition("/")[2]
-    try:
-        with calling(f"look at the instance profile {name}"):
-            found = aws.iam.get_instance_profile(InstanceProfileName=name)["InstanceProfile"]
-    except Rejected as error:
-        if error.code in DENIED:
-            arn = f"arn:{aws.partition}:iam::{aws.account}:instance-profile/{name}"
-            return (given if given.startswith("arn:") else arn), ""
-        if error.code != "NoSuchEntity":
-            raise
-        raise UsageError(
-            f"--{flag} {given}: the account has no such instance profile; {PAGE} says how to make "
-            "one"
-        ) from error
-    if not found["Roles"]:
-        raise UsageError(f"--{flag} {given}: the instance profile has no role: add it")
-    return str(found["Arn"]), str(found["Roles"][0]["Arn"])
+    unknown = UsageError(
+        f"--{flag} {given}: the account has no such instance profile; {PAGE} says how to make one"
+    )
+    with passing(*DENIED), explained(unknown, "NoSuchEntity"), calling(f"look at {name}"):
+        found = aws.iam.get_instance_profile(InstanceProfileName=name)["InstanceProfile"]
+        if not found["Roles"]:
+            raise UsageError(f"--{flag} {given}: the instance profile has no role: add it")
+        return str(found["Arn"]), str(found["Roles"][0]["Arn"])
+    arn = f"arn:{aws.partition}:iam::{aws.account}:instance-profile/{name}"
+    return (given if given.startswith("arn:") else arn), ""
 
 
 def profile_parameters(aws: Aws, job: JobSpec) -> dict[str, str]:
@@ -118,18 +112,15 @@ def _lacking(aws: Aws, role: str, statements: Iterable[Mapping[str, Any]]) -> li
     IAM's own simulator tells that. None where these credentials may not ask it.
     """
     asked = [
-        (_several(each["Action"]), resource, _context(each.get("Condition", {})))
+        (several(each["Action"]), resource, _context(each.get("Condition", {})))
         for each in statements
-        for resource in _several(each["Resource"])
+        for resource in several(each["Resource"])
     ]
     with ThreadPoolExecutor(AT_ONCE) as pool:
         answers = pool.map(partial(_denied, aws, role), *zip(*asked, strict=True))
-    try:
+    with passing(*DENIED):
         return [each for answer in answers for each in answer]
-    except Rejected as error:
-        if error.code not in DENIED:
-            raise
-        return None
+    return None
 
 
 def _denied(
@@ -155,15 +146,11 @@ def _context(conditions: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]
         {
             "ContextKeyName": key,
             "ContextKeyType": "boolean" if operator == "Bool" else "string",
-            "ContextKeyValues": ["*" if operator == "Null" else str(_several(value)[0])],
+            "ContextKeyValues": ["*" if operator == "Null" else str(several(value)[0])],
         }
         for operator, tested in conditions.items()
         for key, value in tested.items()
     ]
-
-
-def _several(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
 
 
 # -- the whole -------------------------------------------------------------------------------------
@@ -217,13 +204,9 @@ def _told(job: JobSpec) -> Iterator[str]:
 def _of_group(aws: Aws, group: str, network: Network) -> Iterator[str]:
     """Yield why nodes in a security group of the account's own could not work."""
     flag = f"--security-group {group}"
-    try:
-        with calling(f"look at the security group {group}"):
-            (found,) = aws.ec2.describe_security_groups(GroupIds=[group])["SecurityGroups"]
-    except Rejected as error:
-        if not error.code.startswith("InvalidGroup"):
-            raise
-        raise UsageError(f"{flag}: there is no such security group in {aws.region}") from error
+    unknown = UsageError(f"{flag}: there is no such security group in {aws.region}")
+    with explained(unknown, "InvalidGroup"), calling(f"look at the security group {group}"):
+        (found,) = aws.ec2.describe_security_groups(GroupIds=[group])["SecurityGroups"]
     if found["VpcId"] != network.vpc:
         raise UsageError(f"{flag}: it is in {found['VpcId']}, and the nodes are in {network.vpc}")
     blocks = [subnet.block for subnet in network.subnets]
