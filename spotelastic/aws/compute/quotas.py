@@ -62,11 +62,6 @@ class Allowance:
         """VCPUs that are left."""
         return max(0, self.vcpus - self.used)
 
-    @property
-    def purchase(self) -> str:
-        """Return "spot" or "on-demand"."""
-        return "spot" if self.spot else "on-demand"
-
     def request(self, kind: InstanceType, wanted: int) -> str:
         """Return the command that asks for as many vCPUs as so many more instances need."""
         return request(self.region, self.code, self.used + wanted * kind.vcpus)
@@ -78,8 +73,9 @@ class Allowance:
     def describe(self, kind: InstanceType, wanted: int, instead: str = "") -> str:
         """Return, e.g., "quota allows 3 of 8 spot g5.xlarge (...)"; `instead` precedes advice."""
         in_use = f", {self.used} in use" if self.used else ""
+        purchase = "spot" if self.spot else "on-demand"
         return (
-            f"quota allows {min(self.instances(kind), wanted)} of {wanted} {self.purchase} "
+            f"quota allows {min(self.instances(kind), wanted)} of {wanted} {purchase} "
             f"{kind.name} ({self.family}: {self.vcpus} vCPUs{in_use}, {kind.vcpus} each); "
             f"{instead}ask for more: {self.request(kind, wanted)}"
         )

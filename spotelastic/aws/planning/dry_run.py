@@ -147,29 +147,22 @@ def dry_run(
     that demand or forbid one of them answer as they will then. A new network has no subnet yet, so
     a launch is tried in one of `zone`, or in any.
     """
-    near, its_zone = (subnet, zone) if subnet else _some_subnet(aws, zone)
+    near = subnet or _some_subnet(aws, zone)
     tried: dict[str, Callable[[], object]] = {
-        each.what: partial(_launch, aws, each, near) for each in launches
+        each.what: partial(
+            aws.ec2.run_instances, **run_instances(each, near), MinCount=1, MaxCount=1, DryRun=True
+        )
+        for each in launches
     }
     made = _resources(aws, demands, block=block, zone=zone, vpc=vpc)
     with ThreadPoolExecutor(AT_ONCE) as pool:
         answers = pool.map(_refusal, *zip(*(tried | made).items(), strict=True))
-    return [
-        each
-        for each in answers
-        if each is not None
-        and (subnet or _is_of_all_subnets(each, is_of_its_zone=its_zone == zone))
-    ]
+    # What some subnet of the account, or its zone, lacks says nothing of those of the cluster.
+    return [each for each in answers if each is not None and (subnet or not _is_of_a_zone(each))]
 
 
-def _is_of_all_subnets(refused: Refused, *, is_of_its_zone: bool) -> bool:
-    """Return whether a refusal in some subnet of the account holds for those of the cluster, too.
-
-    What a zone lacks it does, where they are in the same one.
-    """
-    if launch_failures.read(f"{refused.code} {refused.reason}").cause != "zone":
-        return True
-    return is_of_its_zone and refused.code == "Unsupported"
+def _is_of_a_zone(refused: Refused) -> bool:
+    return launch_failures.read(f"{refused.code} {refused.reason}").cause == "zone"
 
 
 def told(refused: Sequence[Refused]) -> str:
@@ -248,10 +241,6 @@ def _resources(
     return calls
 
 
-def _launch(aws: Aws, wanted: LaunchRehearsal, subnet: str) -> None:
-    aws.ec2.run_instances(**run_instances(wanted, subnet), MinCount=1, MaxCount=1, DryRun=True)
-
-
 def run_instances(wanted: LaunchRehearsal, subnet: str) -> dict[str, Any]:
     """Return the parameters of the launch, without what does not exist yet (pure)."""
     call = {
@@ -271,17 +260,15 @@ def run_instances(wanted: LaunchRehearsal, subnet: str) -> dict[str, Any]:
     return {**call, "NetworkInterfaces": [{**each, **where} for each in bare]}
 
 
-def _some_subnet(aws: Aws, zone: str) -> tuple[str, str]:
-    """Return a subnet and its zone, in the given zone if it has a subnet.
+def _some_subnet(aws: Aws, zone: str) -> str:
+    """Return a subnet, in the given zone if it has one.
 
     EC2 judges no launch without a subnet, and an account may have no default one.
     """
     with calling("look for a subnet"):
         found = aws.ec2.describe_subnets(MaxResults=100)["Subnets"]
-    if not found:
-        return "", ""
-    best = next((each for each in found if each["AvailabilityZone"] == zone), found[0])
-    return str(best["SubnetId"]), str(best["AvailabilityZone"])
+    found.sort(key=lambda each: each["AvailabilityZone"] != zone)
+    return str(found[0]["SubnetId"]) if found else ""
 
 
 def _refusal(what: str, call: Callable[[], object]) -> Refused | None:

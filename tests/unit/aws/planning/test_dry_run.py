@@ -211,8 +211,7 @@ def test_credentials_that_have_expired_are_no_answer_to_a_launch() -> None:
 @pytest.mark.parametrize(
     ("code", "message", "zone", "counts"),
     [
-        ("Unsupported", "is not supported in the requested Availability Zone", "us-east-1a", True),
-        ("Unsupported", "not supported in the requested Availability Zone", "us-east-1b", False),
+        ("Unsupported", "is not supported in the requested Availability Zone", "us-east-1a", False),
         ("InsufficientFreeAddressesInSubnet", "not enough free addresses", "us-east-1a", False),
         ("PendingVerification", "is being verified", "us-east-1b", True),
     ],
