@@ -6,19 +6,17 @@ lets CloudFormation delete a cluster when no laptop is there to do so.
 
 import json
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 from spotelastic.aws.base import names
 from spotelastic.aws.base.clients import DENIED, Aws, Rejected, calling, passing, patient
-from spotelastic.aws.base.demands import pairs_of
+from spotelastic.aws.base.demands import NO_TAGS, pairs_of
 from spotelastic.aws.base.infra_files import infra
 from spotelastic.errors import UsageError
 from spotelastic.model.job import NO_DEMANDS, AccountDemands
 
 PROTECTED = {"Key": "spotelastic:protected", "Value": "1"}
 """The bucket's tag that says that the protection below is complete; it is set last."""
-NO_TAGS: Mapping[str, str] = MappingProxyType({})
 _MISSING = frozenset({"404", "NoSuchBucket"})
 _FORBIDDEN = frozenset({"403", "AccessDenied", "Forbidden"})
 

@@ -8,9 +8,11 @@ Tags have to pass at every service that has tags, so the narrowest limits hold.
 
 import re
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from spotelastic.errors import UsageError
 
+NO_TAGS: Mapping[str, str] = MappingProxyType({})
 MOST = 40
 """Most tags. AWS takes 50 on a resource, of which some are spotelastic's."""
 LONGEST_VALUE = 256

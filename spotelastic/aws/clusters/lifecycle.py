@@ -24,7 +24,6 @@ from spotelastic.aws.artifacts import boot_artifacts, environments
 from spotelastic.aws.base import account
 from spotelastic.aws.base.clients import Aws, calling, passing
 from spotelastic.aws.base.demands import own_of
-from spotelastic.aws.base.identity import CLUSTER
 from spotelastic.aws.base.names import SHARED_NETWORK, Names
 from spotelastic.aws.clusters import teardown
 from spotelastic.aws.clusters.early_workers import EarlyWorkers, StackParts
@@ -110,9 +109,7 @@ def create(request: ClusterSpec, say: Say, aws: Aws | None = None) -> ClusterRec
     """
     aws = aws or Aws()
     its = Names(request.name)
-    known = cloudformation.describe(aws, its.stack)
-    if known is not None:
-        _check_owner(known, request.name)
+    known = cloudformation.of_cluster(aws, its.stack, request.name)
     plan = plan_of(request, aws, known)
     if known is None:
         _try(request, plan, aws, say)
@@ -158,14 +155,6 @@ def _size(count: int) -> str:
     return f"{count / 2**20:.1f} MiB" if count >= 2**20 else f"{max(1, count // 2**10)} KiB"
 
 
-def _check_owner(known: Mapping[str, Any], cluster: str) -> None:
-    if cloudformation.tags(known).get(CLUSTER) != cluster:
-        raise UsageError(
-            f"--name {cluster}: the stack {known['StackName']} was not made by spotelastic: "
-            "choose another name, or delete it"
-        )
-
-
 def _bring_up(
     request: ClusterSpec,
     plan: LaunchPlan,
@@ -208,8 +197,6 @@ def _bring_up(
         meanwhile=early.look,
         clear=early.end,
     )
-    if not new:
-        log_group.ensure(aws, its, demands)  # in stacks of 0.1 the group was a part, which goes now
     if not early.made:
         make(StackParts.of(outputs))
     return cluster

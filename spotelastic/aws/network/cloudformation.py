@@ -9,11 +9,10 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 from spotelastic.aws.base.clients import Aws, Rejected, calling, listed, passing
-from spotelastic.aws.base.demands import own_of, pairs_of
+from spotelastic.aws.base.demands import NO_TAGS, own_of, pairs_of
 from spotelastic.aws.base.identity import CLUSTER
 from spotelastic.aws.base.infra_files import infra
 from spotelastic.aws.base.names import PREFIX
@@ -53,7 +52,6 @@ NO_REASON = "CloudFormation gives no reason"
 QUEUE_REST = 60.0
 """Seconds after which SQS allows the name of a deleted queue again."""
 QUEUE_RESTS = re.compile(r"QueueDeletedRecently|60 seconds after deleting", re.I)
-NO_TAGS: Mapping[str, str] = MappingProxyType({})
 NETWORK_IN_USE = re.compile(r"(vpc|subnet) \S+ has dependencies", re.I)
 EXPORT_IN_USE = re.compile(r"cannot delete export|export \S+ cannot be deleted", re.I)
 """Recognizes the refusal to delete a stack because another one imports something of it."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from spotelastic.aws.base import names
 from spotelastic.aws.base.clients import Aws, Rejected, calling, listed, patient
-from spotelastic.aws.base.demands import own_of
+from spotelastic.aws.base.demands import NO_TAGS, own_of
 from spotelastic.aws.base.identity import CLUSTER, NETWORK
 from spotelastic.aws.base.infra_files import infra
 from spotelastic.aws.base.names import MEMBERS, SHARED_NETWORK
@@ -120,7 +120,7 @@ def ensure(
     pool: str,
     wanted: Sequence[str],
     say: Say,
-    own_tags: Mapping[str, str] = cloudformation.NO_TAGS,
+    own_tags: Mapping[str, str] = NO_TAGS,
 ) -> SharedNetwork:
     """Return the network with a subnet in each of the `wanted` zones, made or extended if needed.
 

@@ -115,27 +115,18 @@ def survey(
     aws: Aws, requirement: Requirement, nodes: NodeDemand, allowed: QuotaLookup
 ) -> tuple[Option, ...]:
     """Return the options of this region at present, best first."""
-    names = _fitting(aws, requirement) if str(requirement) else _usual(aws)
-    described = instance_types.describe(aws, names) if names else ()
     kinds = [
         kind
-        for kind in described
+        for kind in instance_types.describe(aws, _fitting(aws, requirement))
         if requirement.fits(kind) and not instance_types.describe_mismatch(kind)
     ]
     usd = _usd(aws, [kind.name for kind in kinds]) if kinds else {}
     return options(kinds, usd, allowed, nodes)
 
 
-def _usual(aws: Aws) -> list[str]:
-    """Return the GPU types with a shipped price that the region offers."""
-    priced = [name for name in shipped_table().usd_per_hour if name[0] in "gp"]
-    offered = frozenset[str]().union(*offers.zones(aws, priced).values())
-    return [name for name in priced if name in offered]
-
-
 def _fitting(aws: Aws, requirement: Requirement) -> list[str]:
     count = {"Min": requirement.gpus or 1}
-    with calling(f"look for instance types with {requirement}"):
+    with calling(f"look for instance types {requirement}"):
         found = listed(
             aws.ec2,
             "get_instance_types_from_instance_requirements",

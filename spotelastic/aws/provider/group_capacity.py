@@ -44,18 +44,14 @@ class AwsCapacity:
         """When the end of the cluster was first tried."""
         its = Names(cluster)
         control = frozenset(its.control(member) for member in MEMBERS)
-        self._names = GroupNames(its.workers, its.on_demand, control)
-
-    @property
-    def names(self) -> GroupNames:
+        self.names = GroupNames(its.workers, its.on_demand, control)
         """The names of the cluster's groups."""
-        return self._names
 
     # -- observe ---------------------------------------------------------------------------------
 
     def groups(self) -> Mapping[str, WorkerGroup]:
         """Return the worker groups that exist, by name, with one call."""
-        return autoscaling.groups(self._aws, (self._names.spot, self._names.on_demand))
+        return autoscaling.groups(self._aws, (self.names.spot, self.names.on_demand))
 
     def instances(self) -> tuple[Instance, ...]:
         """Return all instances of the cluster that EC2 still knows, including terminated ones."""
@@ -125,7 +121,7 @@ class AwsCapacity:
 
     def postpone(self, until: float) -> None:
         """Set the dead man's switch of both groups."""
-        for group in (self._names.spot, self._names.on_demand):
+        for group in (self.names.spot, self.names.on_demand):
             worker_groups.postpone(self._aws, group, until)
 
     def tear_down(self) -> None:
