@@ -69,7 +69,7 @@ def run(me: Identity) -> int:
     endpoints = dict(zip(spec.etcd_members, spec.etcd, strict=True))
     config = MemberConfig(
         name=name,
-        data_dir=place.folder,
+        data_dir=place,
         client=endpoints[name],
         peer=peers[name],
         cluster=peers,
@@ -81,7 +81,7 @@ def run(me: Identity) -> int:
     if spec.etcd_version:
         _install_etcd(objects, spec.etcd_version)
     seat = MemberLifecycle(
-        MemberLifecycleConfig(config, place.folder, endpoints, home() / "etcd.log"), objects
+        MemberLifecycleConfig(config, place, endpoints, home() / "etcd.log"), objects
     )
 
     def start_etcd() -> Process:

@@ -228,17 +228,12 @@ def _in_its_network(
 
 
 def _make_workers(
-    request: ClusterSpec,
-    plan: LaunchPlan,
-    aws: Aws,
-    say: Say,
-    parts: StackParts,
+    request: ClusterSpec, plan: LaunchPlan, aws: Aws, say: Say, parts: StackParts
 ) -> None:
     """Create or change the worker groups, which use these parts of the stack."""
     size = 0 if request.asleep else _launched(request)
-    instances = "instance" if size == 1 else "instances"
     say(
-        f"workers {plan.spec.worker_group}: {size} spot {instances} of "
+        f"workers {plan.spec.worker_group}: {counted(size, 'spot instance')} of "
         f"{request.job.instance_types[0]}"
         + ("" if request.proven else ", once a control node answers: it is the first cluster here")
     )

@@ -56,15 +56,6 @@ class VolumeHolder:
     attachment: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class MemberIdentity:
-    """What makes an instance the etcd member."""
-
-    volume: str
-    folder: Path
-    """The folder on the disk."""
-
-
 def step(holder: VolumeHolder | None, me: str) -> Step:
     """Return what to do next to get hold of it (pure)."""
     if holder is None:
@@ -83,8 +74,10 @@ def take(
     me: Identity,
     say: Callable[[str], None],
     demands: AccountDemands = NO_DEMANDS,
-) -> MemberIdentity:
-    """Attach the interface and the disk of `member` to this instance. Idempotent.
+) -> Path:
+    """Attach the interface and the disk of `member` to this instance; return the disk's folder.
+
+    Idempotent.
 
     `demands` are those of a disk that has to be made anew.
 
@@ -114,7 +107,7 @@ def take(
             VolumeId=volume, InstanceId=holder.instance, Force=True
         ),
     )
-    return MemberIdentity(volume, hardware.of_this_instance().mounted(volume))
+    return hardware.of_this_instance().mounted(volume)
 
 
 def disks(aws: Aws, cluster: str) -> tuple[str, ...]:

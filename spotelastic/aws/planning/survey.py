@@ -105,8 +105,7 @@ def survey(
 
     Raises `UsageError` and `EnvironmentFailure` for what the region cannot offer.
     """
-    partitions.check_region(aws.region)
-    partitions.check_money(aws.region, job.capacity.max_cost)
+    partitions.check(aws.region, job.capacity.max_cost)
     asked, job = job.capacity.reservations, reservations.resolved(aws, job)
     kinds, options, (fatal, short) = _types(aws, job, requirement, known)
     _check_container(job, kinds)
@@ -127,21 +126,16 @@ def survey(
     _refuse(fatal)
     told, unfit = given_parts.look(aws, job, network, bucket, key) if known is None else ((), ())
     keyed, locked = _of_keys(aws, job, known, key, bucket)
-    if known is None:
-        image = find_workers_image(aws, kinds[0].gpus, job.demands.worker_image)
-        size = find_root_disk(aws, image, disk).gib
-    else:
-        size = known.disk_gib
+    size = _disk_size(aws, job, kinds[0].gpus, disk) if known is None else known.disk_gib
     if network is not None:
         unfit = (*unfit, *existing_vpc.obstacles(network, its_zones, interfaces, job.demands))
-    conditions = _conditions(aws, job, placed=placed)
     return Survey(
         types=kinds,
         zones=for_workers,
         price=min(prices.values()),
         estimate=_estimate(job, prices, listed, nat_gateways, addresses, size),
         resources=(
-            *cloudformation.summary(len(its_zones), conditions, private=private),
+            *_stack(aws, job, len(its_zones), private=private, placed=placed),
             *(() if private or network or shared else (SHARED_NETWORK_MADE,)),
         ),
         warnings=(
@@ -152,7 +146,8 @@ def survey(
             *_of_shared_network(job, shared, its_zones),
             *public_access.warnings(blocked, public=addresses[1] > 0),
             *keyed,
-            *_of_capacity(aws, job, kinds, len(for_workers), asked),
+            *reservations.offered(aws, replace(job, instance_types=names_of(kinds)), asked),
+            *_of_spreading(job, kinds, len(for_workers)),
             *partitions.about_prices(aws.region),
         ),
         obstacles=(*locked, *unfit),
@@ -177,6 +172,18 @@ def _own_network(
     return shared, int(shared is None)
 
 
+def _disk_size(aws: Aws, job: JobSpec, gpus: int, wanted: int | None) -> int:
+    image = find_workers_image(aws, gpus, job.demands.worker_image)
+    return find_root_disk(aws, image, wanted).gib
+
+
+def _of_spreading(job: JobSpec, kinds: Sequence[InstanceType], zones: int) -> Iterator[str]:
+    """Yield what many zones cost."""
+    if job.capacity.zones == "spread":
+        efa = any(kind.network.efa_interfaces for kind in kinds)
+        yield from zone_traffic.warnings(job.settings.max_nodes, zones, efa=efa)
+
+
 def _of_keys(
     aws: Aws, job: JobSpec, known: JobSpec | None, key: str, bucket: str
 ) -> tuple[list[str], list[str]]:
@@ -187,10 +194,10 @@ def _of_keys(
     return [*filter(None, told)], [*filter(None, (obstacle, *of_bucket))]
 
 
-def _conditions(aws: Aws, job: JobSpec, *, placed: bool) -> dict[str, bool]:
-    """Return the conditions of the stack's template, but for those of a network."""
+def _stack(aws: Aws, job: JobSpec, zones: int, *, private: bool, placed: bool) -> tuple[str, ...]:
+    """Return what the stack consists of, by the conditions of its template."""
     demands = job.demands
-    return {
+    conditions = {
         "DataKeyed": bool(demands.data_keys) and not demands.worker_profile,
         "MakesControl": not demands.control_profile,
         "MakesGroup": not demands.security_group,
@@ -201,6 +208,7 @@ def _conditions(aws: Aws, job: JobSpec, *, placed: bool) -> dict[str, bool]:
         and not (demands.worker_profile and demands.control_profile),
         "Three": len(members_of(job)) > 1,
     }
+    return cloudformation.summary(zones, conditions, private=private)
 
 
 def _refuse(shortages: Sequence[str]) -> None:
@@ -345,20 +353,6 @@ def _of_network(
                 packed=job.capacity.zones == "pack",
                 controls=len(members_of(job)),
             )
-
-
-def _of_capacity(
-    aws: Aws,
-    job: JobSpec,
-    kinds: tuple[InstanceType, ...],
-    zones: int,
-    asked: Sequence[Reservation],
-) -> Iterator[str]:
-    """Yield what is reserved and left unused, and what many zones cost."""
-    yield from reservations.offered(aws, replace(job, instance_types=names_of(kinds)), asked)
-    if job.capacity.zones == "spread":
-        efa = any(kind.network.efa_interfaces for kind in kinds)
-        yield from zone_traffic.warnings(job.settings.max_nodes, zones, efa=efa)
 
 
 def _of_shared_network(
