@@ -91,15 +91,16 @@ def root_disk(aws: Aws, its: Names) -> RootDisk | None:
 
 def _data(aws: Aws, its: Names) -> dict[str, Any]:
     """Return the data of the cluster's launch template; nothing if there is none yet."""
-    found = _template(aws, its.workers)
-    if found is None or not _is_owned(found.get("Tags", ()), its.cluster):
-        return {}
     try:
-        data: dict[str, Any] = _latest(aws, its.workers)["LaunchTemplateData"]
+        with calling(f"read the launch template {its.workers}"):
+            answer = aws.ec2.describe_launch_template_versions(
+                LaunchTemplateName=its.workers, Versions=["$Latest"]
+            )
     except Rejected as error:
         if not _is_gone(error):
             raise
         return {}
+    data: dict[str, Any] = answer["LaunchTemplateVersions"][0]["LaunchTemplateData"]
     return data
 
 
@@ -186,16 +187,6 @@ def _template(aws: Aws, name: str) -> dict[str, Any] | None:
         named = [{"Name": "launch-template-name", "Values": [name]}]
         found = aws.ec2.describe_launch_templates(Filters=named)["LaunchTemplates"]
     return next(iter(found), None)
-
-
-def _latest(aws: Aws, name: str) -> dict[str, Any]:
-    """Return the newest version of a launch template."""
-    with calling(f"read the launch template {name}"):
-        answer = aws.ec2.describe_launch_template_versions(
-            LaunchTemplateName=name, Versions=["$Latest"]
-        )
-    latest: dict[str, Any] = answer["LaunchTemplateVersions"][0]
-    return latest
 
 
 # -- a group -------------------------------------------------------------------------------------

@@ -138,12 +138,3 @@ def unfit(key: Mapping[str, Any]) -> str:
     if key.get("KeyManager") == "AWS":
         return "it is AWS's own, which is used without this flag: leave it out"
     return ""
-
-
-def check_kept(cluster: str, its: str, wanted: str) -> None:
-    """Raise `UsageError` where another key is wanted than the cluster was made with."""
-    if wanted and wanted != its:
-        raise UsageError(
-            f"--kms-key {wanted}: {cluster} was made with {its or 'AWS keys'}: take it down first, "
-            "or choose another --name"
-        )

@@ -225,10 +225,7 @@ def _placed(
     if zone or not request.placement:
         return zone
     if known is not None:
-        raise UsageError(
-            f"--placement {request.placement}: {request.name} was made without it: take it down "
-            "first, or choose another --name"
-        )
+        _check_kept(request, "placement", request.placement, "", "was made without it")
     if request.job.capacity.zones == "spread":
         raise UsageError(PLACED_AND_SPREAD)
     instance_types.check_placement(kinds, request.placement)
@@ -240,11 +237,7 @@ def _disk(aws: Aws, request: ClusterSpec, image: str, known: Mapping[str, Any] |
     its = None if known is None else worker_groups.root_disk(aws, Names(request.name))
     if its is None:
         return find_root_disk(aws, image, request.disk)
-    if request.disk not in (None, its.gib):
-        raise UsageError(
-            f"--disk {request.disk}: {request.name} was made with disks of {its.gib} GiB: take it "
-            "down first, or choose another --name"
-        )
+    _check_kept(request, "disk", request.disk, its.gib, f"was made with disks of {its.gib} GiB")
     return its
 
 
@@ -254,10 +247,17 @@ def _check_image(request: ClusterSpec, its: str) -> None:
     What a parameter names now is for new clusters.
     """
     given = request.job.demands.worker_image
-    if given.startswith("ami-") and given != its:
+    if given.startswith("ami-"):
+        why = f"has nodes of {its}, and all of a job need the same Python and torch"
+        _check_kept(request, "worker-image", given, its, why)
+
+
+def _check_kept(request: ClusterSpec, flag: str, wanted: object, its: object, what: str) -> None:
+    """Raise `UsageError` where another one is wanted than the cluster was made with."""
+    if wanted and wanted != its:
         raise UsageError(
-            f"--worker-image {given}: nodes of {request.name} have {its}, and all of a job need "
-            "the same Python and torch: take it down first, or choose another --name"
+            f"--{flag} {wanted}: {request.name} {what}: take it down first, or choose another "
+            "--name"
         )
 
 
@@ -301,17 +301,14 @@ def _key(aws: Aws, request: ClusterSpec, known: Mapping[str, Any] | None) -> str
     if known is None:
         return wanted
     its = cloudformation.parameters(known).get("Key", "")
-    encryption_key.check_kept(request.name, its, wanted)
+    _check_kept(request, "kms-key", wanted, its, f"was made with {its or 'AWS keys'}")
     return its
 
 
 def _bucket(request: ClusterSpec, its: str) -> str:
     """Return the bucket of an existing cluster, or the user's; "" for the shared one."""
-    if request.bucket and its not in ("", request.bucket):
-        raise UsageError(
-            f"--bucket {request.bucket}: {request.name} has its objects in {its}: take it down "
-            "first, or choose another --name"
-        )
+    if its:
+        _check_kept(request, "bucket", request.bucket, its, f"has its objects in {its}")
     return its or request.bucket
 
 

@@ -14,7 +14,6 @@ from support.aws.fake_services import Hooks, fake_aws, refusal
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.planning.encryption_key import (
     bucket_obstacles,
-    check_kept,
     denies_plain_object,
     find_key,
     unfit,
@@ -58,14 +57,6 @@ def test_one_that_may_not_be_seen_is_told_with_awss_reason() -> None:
 
     with pytest.raises(UsageError, match=r"--kms-key k: .*no policy allows it.*own-key\.md"):
         find_key(fake_aws(kms=Kms()), "k")
-
-
-def test_a_cluster_keeps_its_key() -> None:
-    check_kept("quokka", ARN, "")
-    check_kept("quokka", ARN, ARN)
-    for its, was in ((ARN, ARN), ("", "AWS keys")):
-        with pytest.raises(UsageError, match=f"quokka was made with {was}"):
-            check_kept("quokka", its, "arn:another")
 
 
 # -- what the policy of a bucket demands of each object ------------------------------------------
