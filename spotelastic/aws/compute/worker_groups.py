@@ -14,19 +14,17 @@ itself ends the instances. For the same reason no instance is protected from sca
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from spotelastic.aws.base.clients import (
     DENIED,
-    KNOWN_WITHIN,
     Aws,
     Busy,
     Rejected,
     calling,
     listed,
-    passing,
     patient,
 )
 from spotelastic.aws.base.demands import pairs_of
@@ -116,6 +114,12 @@ def allow(aws: Aws, group: str, size: int) -> None:
 # -- the launch template -------------------------------------------------------------------------
 
 
+def _is_there(error: Rejected | Busy) -> bool:
+    """Whether AWS has something that it does not show yet: an `up` before has just made it."""
+    return error.code in ("AlreadyExists", "InvalidLaunchTemplateName.AlreadyExistsException")
+
+
+@patient(_is_there)
 def _ensure_template(aws: Aws, wanted: WorkerGroups, *, spot: bool) -> str:
     """Return the version of the launch template that is as wanted; create one if none is.
 
@@ -126,11 +130,7 @@ def _ensure_template(aws: Aws, wanted: WorkerGroups, *, spot: bool) -> str:
     found = _template(aws, name)
     versions = _versions(aws, name) if found else None
     if found is None or versions is None:
-        if _create_template(aws, wanted, data, digest):
-            return "1"
-        what = f"the launch template {name}"
-        found = _shown(what, lambda: _template(aws, name))
-        versions = _shown(what, lambda: _versions(aws, name))
+        return _create_template(aws, wanted, data, digest)
     _check_owner(f"launch template {name}", found.get("Tags", ()), wanted.names.cluster)
     same = [each for each in versions if each.get("VersionDescription") == digest]
     version = max(same, key=lambda each: int(each["VersionNumber"]), default=None)
@@ -159,27 +159,18 @@ def _is_gone(error: Rejected) -> bool:
     return error.code.startswith("InvalidLaunchTemplate")
 
 
-def _create_template(aws: Aws, wanted: WorkerGroups, data: dict[str, Any], digest: str) -> bool:
-    """Create the launch template; return False if there is one already, and EC2 did not show it."""
+def _create_template(aws: Aws, wanted: WorkerGroups, data: dict[str, Any], digest: str) -> str:
+    """Create the launch template; return the number of its first version."""
     name = wanted.names.workers
     tags = [_tag(wanted.names.cluster), *pairs_of(wanted.own_tags)]
-    with (
-        passing("InvalidLaunchTemplateName.AlreadyExistsException"),
-        calling(f"create the launch template {name}"),
-    ):
+    with calling(f"create the launch template {name}"):
         aws.ec2.create_launch_template(
             LaunchTemplateName=name,
             LaunchTemplateData=data,
             VersionDescription=digest,
             TagSpecifications=[{"ResourceType": "launch-template", "Tags": tags}],
         )
-        return True
-    return False
-
-
-def _shown(what: str, look: Callable[[], T | None]) -> T:
-    """Wait until AWS shows what it says is there: an `up` before has just made it."""
-    return until(look, f"{what} exists, and AWS does not show it", KNOWN_WITHIN)
+    return "1"
 
 
 def _template(aws: Aws, name: str) -> dict[str, Any] | None:
@@ -198,6 +189,7 @@ def _passes(error: Rejected | Busy) -> bool:
     return bool(unheard) or error.code == "ResourceContention"
 
 
+@patient(_is_there)
 def _ensure_group(aws: Aws, wanted: WorkerGroups, name: str, start: int, version: str) -> None:
     """Create or update a group; its switch is set before it may launch anything.
 
@@ -208,9 +200,9 @@ def _ensure_group(aws: Aws, wanted: WorkerGroups, name: str, start: int, version
     spot = name == wanted.names.workers
     found = _group(aws, name)
     bought = _purchase(wanted, version, found or {}, spot=spot)
-    if found is None and not _create_group(aws, wanted, name, bought):
-        found = _shown(f"the group {name}", lambda: _group(aws, name))
-    if found is not None:
+    if found is None:
+        _create_group(aws, wanted, name, bought)
+    else:
         _check_owner(f"group {name}", found.get("Tags", ()), wanted.names.cluster)
         if found.get("Status"):
             raise EnvironmentFailure(
@@ -278,9 +270,8 @@ def _group(aws: Aws, name: str) -> dict[str, Any] | None:
 
 
 @patient(_passes)
-def _create_group(aws: Aws, wanted: WorkerGroups, name: str, bought: dict[str, Any]) -> bool:
-    """Create the group; return False if there is one already, and Auto Scaling did not show it."""
-    with passing("AlreadyExists"), calling(f"create the group {name}"):
+def _create_group(aws: Aws, wanted: WorkerGroups, name: str, bought: dict[str, Any]) -> None:
+    with calling(f"create the group {name}"):
         aws.autoscaling.create_auto_scaling_group(
             AutoScalingGroupName=name,
             MinSize=0,
@@ -308,8 +299,6 @@ def _create_group(aws: Aws, wanted: WorkerGroups, name: str, bought: dict[str, A
                 )
             ],
         )
-        return True
-    return False
 
 
 def _purchase(
