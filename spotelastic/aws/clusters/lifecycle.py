@@ -197,6 +197,8 @@ def _bring_up(
         meanwhile=early.look,
         clear=early.end,
     )
+    if not new:
+        log_group.ensure(aws, its, demands)  # in stacks of 0.1 the group was a part, which goes now
     if not early.made:
         make(StackParts.of(outputs))
     return cluster
