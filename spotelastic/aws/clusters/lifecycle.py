@@ -95,8 +95,12 @@ class ClusterRecord:
         command_queue.send(self.aws, self.name, command)
 
     def change(self, how: Callable[[JobSpec], JobSpec], archive: bytes = b"") -> JobSpec:
-        """Change the stored description of the job; `archive` is its code, if that is new."""
-        return change(self, how, archive).spec
+        """Change the stored description of the job, keeping what others change at the same time.
+
+        `archive` is its code, if that is new.
+        """
+        objects = self.objects
+        return objects.change_job(lambda spec: _prepare(objects, how(spec), archive))
 
 
 def create(request: ClusterSpec, say: Say, aws: Aws | None = None) -> ClusterRecord:
@@ -373,15 +377,6 @@ def describe(cluster: ClusterRecord, spec: JobSpec, archive: bytes = b"") -> Clu
     """
     spec = _prepare(cluster.objects, spec, archive)
     cluster.objects.put(JOB, msgspec.json.encode(spec))
-    return replace(cluster, spec=spec)
-
-
-def change(
-    cluster: ClusterRecord, how: Callable[[JobSpec], JobSpec], archive: bytes = b""
-) -> ClusterRecord:
-    """Change the stored description of the job, keeping what others change at the same time."""
-    objects = cluster.objects
-    spec = objects.change_job(lambda spec: _prepare(objects, how(spec), archive))
     return replace(cluster, spec=spec)
 
 

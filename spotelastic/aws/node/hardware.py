@@ -8,7 +8,6 @@ import subprocess
 from dataclasses import dataclass
 from ipaddress import IPv4Network
 from pathlib import Path
-from typing import Protocol
 
 from spotelastic.aws.base.imds import DEFAULT_URL, Imds
 from spotelastic.aws.base.waiting import until
@@ -29,24 +28,7 @@ _BLANK = 1 << 20
 """Bytes at a disk's start that are not all zero on any disk that was ever used."""
 
 
-class Hardware(Protocol):
-    """What an instance has beside its cores."""
-
-    @property
-    def has_devices(self) -> bool:
-        """Whether it has the GPUs and network devices of its type."""
-
-    def mounted(self, volume: str) -> Path:
-        """Return the mount point of an attached volume."""
-
-    def configure(self, mac: str, address: str) -> None:
-        """Route answers of the member's interface back through that interface."""
-
-    def scratch(self, home: Path) -> Path:
-        """Return a folder for data that may be lost with the node."""
-
-
-def of_this_instance() -> Hardware:
+def of_this_instance() -> "Hardware":
     """Return the hardware of the instance that this process runs on."""
     volumes = os.environ.get("SPOTELASTIC_VOLUMES")
     return FolderHardware(Path(volumes)) if volumes else Ec2Hardware()
@@ -58,6 +40,7 @@ class FolderHardware:
 
     volumes: Path
     has_devices: bool = False
+    """Whether it has the GPUs and network devices of its type."""
 
     def mounted(self, volume: str) -> Path:
         return self.volumes / volume
@@ -110,6 +93,9 @@ class Ec2Hardware:
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
+
+Hardware = FolderHardware | Ec2Hardware
+"""What an instance has beside its cores."""
 
 # -- a member's disk -----------------------------------------------------------------------------
 
