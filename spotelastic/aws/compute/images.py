@@ -97,7 +97,10 @@ def find_root_disk(aws: Aws, image: str, wanted: int | None) -> RootDisk:
 
     Raises `UsageError` where the image does not fit.
     """
-    with calling(f"look at the machine image {image}"):
+    found: list[dict[str, Any]] = []
+    # A cluster keeps its image, which may have been withdrawn. The first launch will tell.
+    withdrawn = passing("InvalidAMIID.NotFound", "InvalidAMIID.Unavailable")
+    with withdrawn, calling(f"look at the machine image {image}"):
         found = aws.ec2.describe_images(ImageIds=[image])["Images"]
     return choose_root_disk(found[0] if found else {}, wanted)
 

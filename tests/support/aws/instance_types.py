@@ -34,7 +34,6 @@ def template(*names: str, public: bool | None = True) -> dict[str, Any]:
             names=Names("demo"),
             types=names,
             size=2,
-            spot=True,
             image="ami-1",
             bucket="b",
             profile="arn",

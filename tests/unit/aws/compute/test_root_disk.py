@@ -3,9 +3,10 @@
 from typing import Any
 
 import pytest
+from support.aws.fake_services import fake_aws, refusal
 
 from spotelastic.aws.compute.estimate import estimate
-from spotelastic.aws.compute.images import RootDisk, choose_root_disk
+from spotelastic.aws.compute.images import RootDisk, choose_root_disk, find_root_disk
 from spotelastic.errors import UsageError
 
 
@@ -31,6 +32,16 @@ def test_a_size_that_is_asked_for_holds_at_least_the_image() -> None:
     assert choose_root_disk(image(60), 60).gib == 60
     with pytest.raises(UsageError, match="--disk 59: the workers' machine image fills 60 GiB"):
         choose_root_disk(image(60), 59)
+
+
+@pytest.mark.parametrize("code", ["InvalidAMIID.NotFound", "InvalidAMIID.Unavailable"])
+def test_an_image_that_was_withdrawn_is_left_to_the_first_launch(code: str) -> None:
+    class Ec2:
+        def describe_images(self, ImageIds: list[str]) -> dict[str, Any]:
+            raise refusal(code, "DescribeImages")
+
+    assert find_root_disk(fake_aws(ec2=Ec2()), "ami-1", None) == RootDisk()
+    assert find_root_disk(fake_aws(ec2=Ec2()), "ami-1", 300).gib == 300
 
 
 def test_the_disk_is_on_the_bill_with_its_throughput() -> None:
