@@ -50,8 +50,12 @@ def delete(
     keep_data: bool = True,
     say: Say = lambda _: None,
     aws: Aws | None = None,
+    within: float = TERMINATE_TIMEOUT,
+    told_every: float = TOLD_EVERY,
 ) -> None:
     """Delete everything of the cluster except objects and logs, and wait until it is gone.
+
+    Its instances should be gone `within` seconds; `say` hears of them every `told_every` seconds.
 
     With `keep_data` False also its objects, the run's checkpoints, and the logs of all clusters of
     this name. Missing parts are not an
@@ -66,7 +70,7 @@ def delete(
     worker_groups.delete(aws, its, unseen=True)  # an `up` that fails has just made them
     for each in MEMBERS:
         worker_groups.delete_group(aws, its.control(each), name)
-    _end_instances(aws, name, say=say)
+    _end_instances(aws, name, within=within, told_every=told_every, say=say)
     worker_groups.delete_template(aws, its, unseen=True)
     _delete_secrets(aws, its)
     say(f"deleting the stack {its.stack}")
@@ -174,7 +178,15 @@ def _note(objects: BucketObjects) -> None:
         objects.put(STOPPING, b"")
 
 
-def _end_instances(aws: Aws, cluster: str, role: str = "", say: Say = lambda _: None) -> None:
+def _end_instances(
+    aws: Aws,
+    cluster: str,
+    role: str = "",
+    *,
+    within: float = TERMINATE_TIMEOUT,
+    told_every: float = TOLD_EVERY,
+    say: Say = lambda _: None,
+) -> None:
     """Terminate the instances, and wait until EC2 has taken back their network interfaces.
 
     While an interface exists, the stack's subnets and security group cannot be deleted.
@@ -186,17 +198,17 @@ def _end_instances(aws: Aws, cluster: str, role: str = "", say: Say = lambda _: 
         found = autoscaling.instances(aws, cluster, role)
         left = [machine.id for machine in found if machine.state != "terminated"]
         autoscaling.end(aws, left)
-        if left and steady() - told >= TOLD_EVERY:
+        if left and steady() - told >= told_every:
             told = steady()
             say(f"{counted(len(left), 'instance')} still shutting down, {told - began:.0f} s")
         return None if left else tuple(machine.id for machine in found)
 
-    gone = until(ended, f"instances of {cluster} still exist", TERMINATE_TIMEOUT)
-    until(
-        lambda: None if _have_interfaces(aws, cluster, gone) else True,
-        f"network interfaces of {cluster} still exist",
-        TERMINATE_TIMEOUT,
-    )
+    gone = until(ended, f"instances of {cluster} still exist", within)
+
+    def freed() -> bool | None:
+        return None if _have_interfaces(aws, cluster, gone) else True
+
+    until(freed, f"network interfaces of {cluster} still exist", within)
 
 
 def _have_interfaces(aws: Aws, cluster: str, instances: Sequence[str]) -> bool:

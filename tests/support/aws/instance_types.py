@@ -39,6 +39,7 @@ def template(*names: str, public: bool | None = True) -> dict[str, Any]:
             profile="arn",
             security_group="sg-1",
             subnets=("subnet-1",),
+            start=2,
             interfaces=interfaces_of(*names),
             public=public,
         )

@@ -8,14 +8,13 @@ from support.aws.fake_services import fake_aws, refusal
 
 from spotelastic.aws.base.clients import SignedOut
 from spotelastic.aws.planning.dry_run import (
-    NO_DEMANDS,
     LaunchRehearsal,
     Refused,
     dry_run,
     run_instances,
     told,
 )
-from spotelastic.model.job import AccountDemands
+from spotelastic.model.job import NO_DEMANDS, AccountDemands
 
 BY_AN_SCP = (
     "You are not authorized to perform this operation. User: arn:aws:iam::123456789012:user/ann is "
