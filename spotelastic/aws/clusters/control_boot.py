@@ -80,12 +80,10 @@ def hopeless(groups: Sequence[ControlGroup], waited: float) -> str:
 
 def has_worked(aws: Aws, bucket: str) -> bool:
     """Return whether a cluster of this version has worked in this account and region."""
-    try:
-        with calling("look for clusters of before"):
-            aws.s3.head_object(Bucket=bucket, Key=_WORKED)
-    except Rejected:
-        return False
-    return True
+    with suppress(Rejected), calling("look for clusters of before"):
+        aws.s3.head_object(Bucket=bucket, Key=_WORKED)
+        return True
+    return False
 
 
 def note_worked(aws: Aws, bucket: str) -> None:

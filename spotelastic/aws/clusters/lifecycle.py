@@ -55,7 +55,7 @@ from spotelastic.cloud.bucket import (
     USAGE,
 )
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, UsageError
-from spotelastic.model.counting import counted
+from spotelastic.model.counting import counted, size
 from spotelastic.model.in_place import FIRST
 from spotelastic.model.job import NO_DEMANDS, AccountDemands, JobSpec
 from spotelastic.model.requests.command import Command
@@ -122,7 +122,7 @@ def create(request: ClusterSpec, say: Say, aws: Aws | None = None) -> ClusterRec
     if not plan.own_bucket:
         # If it is another account's, nothing must be undone.
         account.ensure_bucket(aws, bucket, plan.spec.demands.tags)
-    say(f"bucket {bucket}: shipping {_size(len(request.archive))} of code")
+    say(f"bucket {bucket}: shipping {size(len(request.archive))} of code")
     maker = secrets.token_hex(8)
     try:
         return _bring_up(request, plan, aws, say, maker, known)
@@ -153,10 +153,6 @@ def _try(request: ClusterSpec, plan: LaunchPlan, aws: Aws, say: Say) -> None:
         raise EnvironmentFailure(dry_run.told(refused))
     if refused:
         say(f"warning: {dry_run.told(refused)}")
-
-
-def _size(count: int) -> str:
-    return f"{count / 2**20:.1f} MiB" if count >= 2**20 else f"{max(1, count // 2**10)} KiB"
 
 
 def _bring_up(
@@ -237,9 +233,9 @@ def _make_workers(
     request: ClusterSpec, plan: LaunchPlan, aws: Aws, say: Say, parts: StackParts
 ) -> None:
     """Create or change the worker groups, which use these parts of the stack."""
-    size = 0 if request.asleep else _launched(request)
+    count = 0 if request.asleep else _launched(request)
     say(
-        f"workers {plan.spec.worker_group}: {counted(size, 'spot instance')} of "
+        f"workers {plan.spec.worker_group}: {counted(count, 'spot instance')} of "
         f"{request.job.instance_types[0]}"
         + ("" if request.proven else ", once a control node answers: it is the first cluster here")
     )

@@ -8,6 +8,7 @@ Scores are advice: whatever AWS answers, in whatever partition, stops nothing.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from spotelastic.aws.base.clients import Aws, Rejected, calling, listed
 from spotelastic.errors import Unavailable
@@ -45,14 +46,12 @@ def ask(aws: Aws, types: Sequence[str], nodes: int, regions: Sequence[str]) -> M
             for item in items
         }
 
-    try:
-        with calling("ask for placement scores"):
-            found = asked(nodes)
-            if len(types) >= MEANINGFUL or max(found.values(), default=0) > BLIND:
-                return found
-            return by_size([asked(size) for size in SIZES])
-    except (Rejected, Unavailable):
-        return {}
+    with suppress(Rejected, Unavailable), calling("ask for placement scores"):
+        found = asked(nodes)
+        if len(types) >= MEANINGFUL or max(found.values(), default=0) > BLIND:
+            return found
+        return by_size([asked(size) for size in SIZES])
+    return {}
 
 
 def by_size(scores: Sequence[Mapping[Place, int]]) -> dict[Place, int]:

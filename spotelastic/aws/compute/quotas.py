@@ -112,24 +112,10 @@ class Share:
     """Nodes of one purchase, judged by the type of which the quotas allow most."""
 
     wanted: int
-    left: tuple[Allowance, InstanceType] | None
-    """The allowance and type; None if a quota is not known, which then forbids nothing."""
-
-    @property
-    def had(self) -> int:
-        """How many of the wanted nodes the quota allows."""
-        if self.left is None:
-            return self.wanted
-        allowance, kind = self.left
-        return min(self.wanted, allowance.instances(kind))
-
-    @property
-    def text(self) -> str:
-        """The description of the allowance; "" if it is not known."""
-        if self.left is None:
-            return ""
-        allowance, kind = self.left
-        return allowance.describe(kind, self.wanted)
+    had: int
+    """How many of the wanted nodes the quota allows; all if it is not known."""
+    text: str = ""
+    """The description of the allowance; "" if it is not known."""
 
 
 def shares(
@@ -144,7 +130,7 @@ def refusal(found: Sequence[Share], nodes: NodeDemand) -> str:
     """Return which quotas together allow too few nodes; "" if they allow enough."""
     if sum(share.had for share in found) >= nodes.least:
         return ""
-    return "; and ".join(share.text for share in found if share.wanted and share.left)
+    return "; and ".join(share.text for share in found if share.wanted and share.text)
 
 
 def _share(
@@ -154,8 +140,9 @@ def _share(
     left = [(allowed(kind.name, spot=spot), kind) for kind in kinds] if wanted else []
     known = [(allowance, kind) for allowance, kind in left if allowance is not None]
     if not known or len(known) < len(left):
-        return Share(wanted, None)
-    return Share(wanted, max(known, key=lambda each: each[0].instances(each[1])))
+        return Share(wanted, wanted)
+    most, its = max(known, key=lambda each: each[0].instances(each[1]))
+    return Share(wanted, min(wanted, most.instances(its)), most.describe(its, wanted))
 
 
 def family(name: str) -> Family | None:

@@ -9,6 +9,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from spotelastic.aws.base.clients import Aws, Rejected, calling, listed, passing
@@ -369,12 +370,10 @@ def _kept(aws: Aws, stack: Mapping[str, Any]) -> str:
 def _others(aws: Aws, cluster: str) -> list[str]:
     """Return what others have put into the network that the stack made, if that can be seen."""
     tagged = [{"Name": f"tag:{CLUSTER}", "Values": [cluster]}]
-    try:
-        with calling(f"look into the network of {cluster}"):
-            vpcs = [vpc["VpcId"] for vpc in aws.ec2.describe_vpcs(Filters=tagged)["Vpcs"]]
+    with suppress(SpotelasticError), calling(f"look into the network of {cluster}"):
+        vpcs = [vpc["VpcId"] for vpc in aws.ec2.describe_vpcs(Filters=tagged)["Vpcs"]]
         return inside(aws, vpcs, CLUSTER)
-    except SpotelasticError:
-        return []
+    return []
 
 
 def inside(aws: Aws, vpcs: Sequence[str], tag: str) -> list[str]:

@@ -1,6 +1,7 @@
 """Looks at the key by which the account's new disks are encrypted."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 from spotelastic.aws.base.clients import DENIED, Aws, Rejected, calling, listed, passing
 from spotelastic.aws.planning.encryption_key import PAGE
@@ -48,10 +49,9 @@ def look(aws: Aws) -> tuple[str, str]:
 
 def _permissions(aws: Aws, key: str) -> str | None:
     """Return the key's policy and grants; None where AWS does not tell."""
-    try:
+    with suppress(Rejected):
         with calling("look at the policy of the key of new disks"):
             told = str(aws.kms.get_key_policy(KeyId=key, PolicyName="default")["Policy"])
         with calling("look at the grants of the key of new disks"):
             return told + " ".join(map(str, listed(aws.kms, "list_grants", "Grants", KeyId=key)))
-    except Rejected:
-        return None
+    return None

@@ -4,6 +4,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -61,11 +62,9 @@ def bucket_obstacles(aws: Aws, bucket: str, cluster: str, given: str) -> Iterato
         )
     if os.environ.get(ENCRYPTION["ServerSideEncryption"]):
         return
-    try:
-        with calling(f"read the policy of {bucket}"):
-            policy = json.loads(aws.s3.get_bucket_policy(Bucket=bucket)["Policy"])
-    except (Rejected, ValueError):
-        return
+    policy: dict[str, Any] = {"Statement": []}
+    with suppress(Rejected, ValueError), calling(f"read the policy of {bucket}"):
+        policy = json.loads(aws.s3.get_bucket_policy(Bucket=bucket)["Policy"])
     arn = f"arn:{aws.partition}:s3:::{bucket}/{cluster}/job.json"
     if any(denies_plain_object(each, arn) for each in several(policy["Statement"])):
         yield (
@@ -114,9 +113,8 @@ def _other_key(aws: Aws, bucket: str, given: Sequence[str]) -> str:
 
     Empty if that is a `given` key, and also where AWS does not tell.
     """
-    try:
-        with calling(f"look at the encryption of {bucket}"):
-            answer = aws.s3.get_bucket_encryption(Bucket=bucket)
+    with suppress(Rejected, UsageError), calling(f"look at the encryption of {bucket}"):
+        answer = aws.s3.get_bucket_encryption(Bucket=bucket)
         rules = answer["ServerSideEncryptionConfiguration"]["Rules"]
         defaults = [each.get("ApplyServerSideEncryptionByDefault", {}) for each in rules]
         key = "".join(str(each.get("KMSMasterKeyID", "")) for each in defaults[:1])
@@ -124,8 +122,7 @@ def _other_key(aws: Aws, bucket: str, given: Sequence[str]) -> str:
             return ""
         its = find_key(aws, key) if given else ""
         return "" if its and its in [find_key(aws, each) for each in given] else key
-    except (Rejected, UsageError):
-        return ""
+    return ""
 
 
 def unfit(key: Mapping[str, Any]) -> str:
