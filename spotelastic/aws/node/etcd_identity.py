@@ -253,12 +253,7 @@ def _volume(
             Encrypted=True,
             **({"KmsKeyId": demands.key} if demands.key else {}),
             ClientToken=f"{me.instance}-{member}",  # a repeated request creates no second disk
-            TagSpecifications=[
-                {
-                    "ResourceType": "volume",
-                    "Tags": pairs_of(tags),
-                }
-            ],
+            TagSpecifications=[{"ResourceType": "volume", "Tags": pairs_of(tags)}],
         )
     return str(made["VolumeId"])
 

@@ -263,12 +263,10 @@ def _check_kept(request: ClusterSpec, flag: str, wanted: object, its: object, wh
 
 def _control_image(aws: Aws, given: str) -> dict[str, str]:
     """Return the image of control nodes as the stack's parameters."""
-    usual = RootDisk().device
-    image, root = (
-        given_image(aws, "control-image", given)
-        if given
-        else (first_image(aws, AMAZON_LINUX), usual)
-    )
+    if given:
+        image, root = given_image(aws, "control-image", given)
+    else:
+        image, root = first_image(aws, AMAZON_LINUX), RootDisk().device
     return {"ControlImage": image, "ControlRoot": root}
 
 

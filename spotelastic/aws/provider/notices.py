@@ -133,17 +133,7 @@ class ImdsNotices:
                 yield self._announced(event, called_off=True)
 
     def _announced(self, event: ScheduledEvent, called_off: bool = False) -> Notice:
-        kind = InterruptionKind.MAINTENANCE
-        if event.code in RETIRED:
-            kind = InterruptionKind.RETIREMENT
-        return Notice(
-            kind,
-            self._node,
-            "imds",
-            self._now,
-            self._now,
-            event.begins + self._ahead,
-            event.code,
-            event.id,
-            called_off,
-        )
+        retired = event.code in RETIRED
+        kind = InterruptionKind.RETIREMENT if retired else InterruptionKind.MAINTENANCE
+        now, begins = self._now, event.begins + self._ahead
+        return Notice(kind, self._node, "imds", now, now, begins, event.code, event.id, called_off)
