@@ -387,7 +387,12 @@ def _translated(what: str, error: Any) -> SpotelasticError:
             code,
         )
     if code in EXPIRED and not (code == "AuthFailure" and "credentials" not in message):
-        return _signed_out(what, code, message)
+        elsewhere = ", or the region is not enabled for this account" if code in STRANGE else ""
+        return SignedOut(
+            f"cannot {what}: {message}: the AWS credentials are invalid or expired: log in again"
+            f"{elsewhere}",
+            code,
+        )
     if code in DENIED:
         reason = _ENCODED.sub("", message)
         return Rejected(f"cannot {what}: not permitted ({reason})", code, reason)
@@ -403,12 +408,3 @@ def _is_retryable(code: str, error: Any) -> bool:
     context = standard.RetryContext(1, parsed_response=error.response, caught_exception=error)
     checkers = (standard.ThrottledRetryableChecker(), standard.TransientRetryableChecker())
     return any(checker.is_retryable(context) for checker in checkers)
-
-
-def _signed_out(what: str, code: str, message: str) -> SignedOut:
-    elsewhere = ", or the region is not enabled for this account" if code in STRANGE else ""
-    return SignedOut(
-        f"cannot {what}: {message}: the AWS credentials are invalid or expired: log in again"
-        f"{elsewhere}",
-        code,
-    )

@@ -125,13 +125,14 @@ def ensure(
         found = None
     began = steady()
     if found is None:
-        create(aws, name, wanted, given, _tags(wanted, body, maker, own_tags))
+        its = _tags(wanted, body, maker, own_tags)
+        create(aws, name, wanted, given, its)
         if _lacks_a_queue(aws, name, say, meanwhile):
             say(f"stack {name}: its queues' names are not free yet, retrying in {QUEUE_REST:.0f} s")
             clear()
             delete(aws, name)
             sleep(QUEUE_REST)
-            create(aws, name, wanted, given, _tags(wanted, body, maker, own_tags))
+            create(aws, name, wanted, given, its)
     elif found["StackStatus"] == STUCK:
         raise EnvironmentFailure(f"the stack {name} cannot be changed{WAYS_OUT[STUCK]}")
     elif (

@@ -92,17 +92,10 @@ def ensure_service_roles(aws: Aws) -> None:
             if error.code not in {*DENIED, "NoSuchEntity"}:
                 raise
             # A missing role has no path yet: permissions limited to this path deny looking at it.
-            _make(aws, role, service, sure=error.code == "NoSuchEntity")
-
-
-def _make(aws: Aws, role: str, service: str, *, sure: bool) -> None:
-    """Create the role.
-
-    If it may exist already (not `sure` that it is missing), a denial is ignored: the first launch
-    will tell.
-    """
-    with passing("InvalidInput", *(() if sure else DENIED)), calling(f"make the role {role}"):
-        aws.iam.create_service_linked_role(AWSServiceName=service)
+            # It may be there then, and if it may not be made, the first launch will tell.
+            unsure = () if error.code == "NoSuchEntity" else DENIED
+            with passing("InvalidInput", *unsure), calling(f"make the role {role}"):
+                aws.iam.create_service_linked_role(AWSServiceName=service)
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,12 +39,10 @@ RULES_EACH = 5
 
 def shortages(aws: Aws, vpcs: int, nat_gateways: int, rules: int = 0) -> Iterator[str]:
     """Yield why so many more networks, NAT gateways or event rules are beyond a quota."""
-    if vpcs:
-        yield from _shortage(aws, VPCS, vpcs, _vpcs)
-    if nat_gateways:
-        yield from _shortage(aws, ADDRESSES, nat_gateways, _addresses)
-    if rules:
-        yield from _shortage(aws, RULES, rules, _rules)
+    needs = ((VPCS, vpcs, _vpcs), (ADDRESSES, nat_gateways, _addresses), (RULES, rules, _rules))
+    for quota, needed, used in needs:
+        if needed:
+            yield from _shortage(aws, quota, needed, used)
 
 
 def shortage(quota: NetworkQuota, region: str, allowed: int, used: int, needed: int) -> str:

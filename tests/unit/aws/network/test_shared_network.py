@@ -219,7 +219,8 @@ def test_a_cluster_that_has_a_network_of_its_own_keeps_it(aws: Aws) -> None:
     cloudformation.ensure(aws, Names(ONE).stack, parameters, quiet, maker="earlier")
     before = made_networks(aws)
     cluster = up(aws)
-    assert (cluster.spec.etcd, made_networks(aws)) == (own.etcd, before)
+    etcd = tuple(f"{member}:2379" for member in own.members)
+    assert (cluster.spec.etcd, made_networks(aws)) == (etcd, before)
     assert cloudformation.describe(aws, SHARED_NETWORK) is None
     teardown.delete(ONE, aws=aws)
     assert made_networks(aws) == remains(ONE) == []
