@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from spotelastic.aws.base import names
-from spotelastic.aws.base.clients import DENIED, Aws, Rejected, calling, passing, patient
+from spotelastic.aws.base.clients import DENIED, Aws, Rejected, calling, explained, passing, patient
 from spotelastic.aws.base.demands import NO_TAGS, pairs_of
 from spotelastic.aws.base.infra_files import infra
 from spotelastic.errors import UsageError
@@ -17,8 +17,8 @@ from spotelastic.model.job import NO_DEMANDS, AccountDemands
 
 PROTECTED = {"Key": "spotelastic:protected", "Value": "1"}
 """The bucket's tag that says that the protection below is complete; it is set last."""
-_MISSING = frozenset({"404", "NoSuchBucket"})
-_FORBIDDEN = frozenset({"403", "AccessDenied", "Forbidden"})
+_MISSING = ("404", "NoSuchBucket")
+_FORBIDDEN = ("403", "AccessDenied", "Forbidden")
 
 
 def default_bucket(aws: Aws) -> str:
@@ -56,25 +56,20 @@ def check_bucket(aws: Aws, bucket: str) -> None:
     code.
     """
     shared = bucket == default_bucket(aws)
-    try:
+    none = UsageError(f"--bucket {bucket}: there is no such bucket")
+    foreign = UsageError(
+        _taken(bucket)
+        if shared
+        else f"--bucket {bucket}: it does not belong to the account {aws.account}, or these "
+        "credentials may not use it"
+    )
+    absent = passing(*(_MISSING if shared else ()))
+    with explained(foreign, *_FORBIDDEN), explained(none, *_MISSING), absent:
         with calling(f"look at the bucket {bucket}"):
             found = aws.s3.head_bucket(Bucket=bucket)
-    except Rejected as error:
-        if error.code in _MISSING:
-            if shared:
-                return
-            raise UsageError(f"--bucket {bucket}: there is no such bucket") from error
-        if error.code in _FORBIDDEN:
-            raise UsageError(
-                _taken(bucket)
-                if shared
-                else f"--bucket {bucket}: it does not belong to the account {aws.account}, or "
-                "these credentials may not use it"
-            ) from error
-        raise
-    region = found.get("BucketRegion") or aws.region
-    if region != aws.region:
-        raise UsageError(f"--bucket {bucket}: it is in {region}, the cluster in {aws.region}")
+        region = found.get("BucketRegion") or aws.region
+        if region != aws.region:
+            raise UsageError(f"--bucket {bucket}: it is in {region}, the cluster in {aws.region}")
 
 
 def _taken(bucket: str) -> str:
