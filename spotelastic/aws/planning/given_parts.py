@@ -43,7 +43,8 @@ def find_profile(aws: Aws, flag: str, given: str) -> tuple[str, str]:
     unknown = UsageError(
         f"--{flag} {given}: the account has no such instance profile; {PAGE} says how to make one"
     )
-    with passing(*DENIED), explained(unknown, "NoSuchEntity"), calling(f"look at {name}"):
+    what = f"look at the instance profile {name}"
+    with passing(*DENIED), explained(unknown, "NoSuchEntity"), calling(what):
         found = aws.iam.get_instance_profile(InstanceProfileName=name)["InstanceProfile"]
         if not found["Roles"]:
             raise UsageError(f"--{flag} {given}: the instance profile has no role: add it")

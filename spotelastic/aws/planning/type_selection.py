@@ -126,7 +126,7 @@ def survey(
 
 def _fitting(aws: Aws, requirement: Requirement) -> list[str]:
     count = {"Min": requirement.gpus or 1}
-    with calling(f"look for instance types {requirement}"):
+    with calling(f"look for GPU types {requirement}".rstrip()):
         found = listed(
             aws.ec2,
             "get_instance_types_from_instance_requirements",
