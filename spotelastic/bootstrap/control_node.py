@@ -55,7 +55,7 @@ def run(me: Identity) -> int:
     endpoints = dict(zip(spec.etcd_members, spec.etcd, strict=True))
     config = MemberConfig(
         name=name,
-        data_dir=place.folder,
+        data_dir=place,
         client=endpoints[name],
         peer=peers[name],
         cluster=peers,
@@ -67,7 +67,7 @@ def run(me: Identity) -> int:
     if spec.etcd_version:
         context.install_etcd(objects, boot_artifacts.RELEASES[spec.etcd_version])
     seat = MemberLifecycle(
-        MemberLifecycleConfig(config, place.folder, endpoints, context.home() / "etcd.log"), objects
+        MemberLifecycleConfig(config, place, endpoints, context.home() / "etcd.log"), objects
     )
 
     def came_back(died_at: float) -> None:

@@ -17,11 +17,17 @@ WARNED_AHEAD = 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class SpotWarning:
-    """The instance will be taken back. The node itself may know the exact time."""
+class _Event:
+    """Something that has happened `at` this time."""
 
     id: str
     at: float
+
+
+@dataclass(frozen=True, slots=True)
+class SpotWarning(_Event):
+    """The instance will be taken back. The node itself may know the exact time."""
+
     instance: str
     ahead: float = WARNED_AHEAD
     """Seconds from `at` until it is taken."""
@@ -30,20 +36,16 @@ class SpotWarning:
 
 
 @dataclass(frozen=True, slots=True)
-class Rebalance:
+class Rebalance(_Event):
     """The instance is at an elevated risk of interruption."""
 
-    id: str
-    at: float
     instance: str
 
 
 @dataclass(frozen=True, slots=True)
-class ScheduledChange:
+class ScheduledChange(_Event):
     """The cloud will interrupt instances, or end them, at a time that it names."""
 
-    id: str
-    at: float
     instances: tuple[str, ...]
     begins: float
     change: str = ""
@@ -57,33 +59,27 @@ class ScheduledChange:
 
 
 @dataclass(frozen=True, slots=True)
-class BlockEnds:
+class BlockEnds(_Event):
     """A reservation of capacity ends, and all instances in it."""
 
-    id: str
-    at: float
     reservation: str
     begins: float
     """When the first of them is ended."""
 
 
 @dataclass(frozen=True, slots=True)
-class StateChange:
+class StateChange(_Event):
     """The instance is in another state."""
 
-    id: str
-    at: float
     instance: str
     state: str
     """An `InstanceState`, or a word that is none."""
 
 
 @dataclass(frozen=True, slots=True)
-class LifecycleAction:
+class LifecycleAction(_Event):
     """A group waits at a hook before it goes on with the instance."""
 
-    id: str
-    at: float
     instance: str
     group: str
     transition: str
@@ -92,11 +88,9 @@ class LifecycleAction:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupActivity:
+class GroupActivity(_Event):
     """A group launched or terminated an instance, or failed to."""
 
-    id: str
-    at: float
     instance: str
     """The instance; "" if a launch failed before there was one."""
     group: str
@@ -113,11 +107,9 @@ class GroupActivity:
 
 
 @dataclass(frozen=True, slots=True)
-class Unknown:
+class Unknown(_Event):
     """An event of a kind that is not handled."""
 
-    id: str
-    at: float
     kind: str
     """Its detail-type."""
 

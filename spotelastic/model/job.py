@@ -360,6 +360,9 @@ class AccountDemands:
     """URL of the package index of nodes; empty: PyPI."""
 
 
+NO_DEMANDS = AccountDemands()
+
+
 @dataclass(frozen=True, slots=True)
 class JobSpec:
     """What `up` writes to the bucket as `job.json`, and every booting instance reads."""
@@ -423,7 +426,7 @@ class JobSpec:
     """Further storage, as bucket/prefix, that workers may read and write."""
     mounts: tuple[str, ...] = ()
     """File systems that nodes mount, as `--mount` names them."""
-    demands: AccountDemands = AccountDemands()
+    demands: AccountDemands = NO_DEMANDS
     folder: str = ""
     """The folder in which `up` was run; empty: not known."""
     virtual_ranks: bool = False

@@ -40,7 +40,6 @@ pytestmark = [pytest.mark.soak, pytest.mark.timeout(600)]
 
 EAST, WEST = "us-east-1", "us-west-2"
 SETTINGS = Settings(1, 2, workers=1, **SAVES)
-POLICY = MovePolicy(part=5 << 20)
 TESTS = Path(__file__).parent.parent
 CHILD = f"""
 import sys
@@ -74,7 +73,7 @@ def home() -> CloudTarget:
 
 def moved(*, back: bool = False, region: str = WEST) -> MoveResult:
     its = None if back else region
-    return move(home(), NAME, its, back=back, confirm=agreed, say=print, policy=POLICY)
+    return move(home(), NAME, its, back=back, confirm=agreed, say=print)
 
 
 def killed(step: str, moment: str = "done", *, back: bool = False) -> None:

@@ -14,8 +14,7 @@ from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.client.targets.local_target import LocalTarget
 
 COMMIT = Commit(3, 40)
-PART = 5 << 20
-LARGE = bytes(range(256)) * (12 << 12)
+LARGE = bytes(range(256)) * (2 << 12)
 BASE = f"{folder(COMMIT)}"
 FILES = CommitFiles(
     COMMIT, {f"{BASE}/__0_0.distcp": len(LARGE), f"{BASE}/__0_1.distcp": 5}, (f"{BASE}/m/0.json",)
@@ -58,17 +57,17 @@ def test_a_copy_that_is_cut_off_goes_on_where_it_was_and_counts_only_when_it_is_
         raise Cut
 
     with pytest.raises(Cut):
-        copying.copy(source, target, FILES, cut, PART)
+        copying.copy(source, target, FILES, cut)
     assert not copying.is_copied(target, COMMIT)
     done: list[int] = []
-    copying.copy(source, target, FILES, done.append, PART)
+    copying.copy(source, target, FILES, done.append)
     assert copying.is_copied(target, COMMIT)
     assert sum(done) == FILES.nbytes
     for name in (*FILES.shards, *FILES.manifests, FILES.record):
         assert target.get(f"checkpoints/{name}") == source.get(f"checkpoints/{name}")
     uploads = target.aws.s3.list_multipart_uploads(Bucket=target.bucket)
     assert uploads.get("Uploads", []) == []
-    copying.copy(source, target, FILES, done.append, PART)  # once more
+    copying.copy(source, target, FILES, done.append)  # once more
     copying.drop(target, COMMIT)
     assert target.names("checkpoints/") == ()
 
@@ -77,7 +76,7 @@ def test_a_damaged_checkpoint_is_not_copied(buckets: Buckets) -> None:
     source, target = buckets
     source.put(f"checkpoints/{BASE}/__0_1.distcp", b"shorter"[:3])
     with pytest.raises(DamagedSource, match="does not have the 5 bytes of its manifest"):
-        copying.copy(source, target, FILES, lambda _: None, PART)
+        copying.copy(source, target, FILES, lambda _: None)
     assert not copying.is_copied(target, COMMIT)
 
 

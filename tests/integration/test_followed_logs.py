@@ -127,7 +127,7 @@ def test_logs_of_an_earlier_cluster_stay_apart_and_can_be_chosen(cluster: Cluste
         if made:
             teardown.delete(NAME, aws=cluster.aws)
             cluster = clusters.create(request(NAME), lambda _: None, cluster.aws)
-        made.append(clusters.change(cluster, partial(later, 60.0 * number)))
+        made.append(replace(cluster, spec=cluster.change(partial(later, 60.0 * number))))
         write(made[-1], "i-1/rank-0", line)
     newest = made[-1]
     assert all_of(newest) == ["i-1 rank 0: of the third"]

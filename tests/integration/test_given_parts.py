@@ -147,7 +147,7 @@ def test_with_all_that_is_given_nothing_of_it_is_made_or_lost(own: Own) -> None:
     (disk,) = launched["LaunchTemplateData"]["BlockDeviceMappings"]
     assert disk["DeviceName"] == "/dev/sda1"
     lifecycle.create(wanted, lambda _: None, own.aws)
-    with pytest.raises(UsageError, match=f"--worker-image .*: nodes of {NAME} have"):
+    with pytest.raises(UsageError, match=f"--worker-image .*: {NAME} has nodes of"):
         other = given(own, worker_image=image(own))
         plan_of(
             own.request(NAME, demands=other), own.aws, cloudformation.describe(own.aws, ITS.stack)

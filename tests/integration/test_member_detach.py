@@ -49,7 +49,7 @@ def test_the_interface_and_the_disk_of_a_terminated_instance_are_taken_over(
     assert etcd_identity.take(aws, NAME, "a", successor, told.append) == place
     lingers = f"is still attached to {first.instance}, which is terminated"
     assert [line.endswith(lingers) for line in told] == [True, True]
-    held = admin.ec2.describe_volumes(VolumeIds=[place.volume])["Volumes"][0]["Attachments"]
+    held = admin.ec2.describe_volumes(VolumeIds=[place.name])["Volumes"][0]["Attachments"]
     assert [each["InstanceId"] for each in held] == [successor.instance]
     assert interface(admin, NAME)["Attachment"]["InstanceId"] == successor.instance
     detached = {"ec2:DetachNetworkInterface", "ec2:DetachVolume"}

@@ -112,7 +112,9 @@ def install(objects: ClusterBucket, etcd: BootRelease, folder: Path) -> None:
         return
     # List first: S3 may deny reading a missing object, while a listing shows that it is missing.
     data = objects.get(etcd.object) if etcd.object in objects.names(etcd.object) else None
-    data = fetch(etcd) if data is None else _checked(etcd, data, objects.url(etcd.object))
+    if data is None:
+        data = fetch(etcd)
+    downloads.checked(data, etcd.sha256, f"etcd {etcd.version}", objects.url(etcd.object))
     folder.mkdir(parents=True, exist_ok=True)
     with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as archive:
         for program in PROGRAMS:
@@ -148,8 +150,4 @@ def fetch(etcd: BootRelease) -> bytes:
 
     Raises `Unavailable` if it cannot be had, `EnvironmentFailure` if its checksum differs.
     """
-    return _checked(etcd, downloads.fetch(etcd.url), etcd.url)
-
-
-def _checked(etcd: BootRelease, data: bytes, where: str) -> bytes:
-    return downloads.checked(data, etcd.sha256, f"etcd {etcd.version}", where)
+    return downloads.fetch(etcd.url, etcd.sha256, f"etcd {etcd.version}")

@@ -83,7 +83,8 @@ def pack(folder: Path, *, limit: int = LIMIT) -> Archive:
     """
     folder = folder.resolve()
     ignored: list[Path] = []
-    paths = sorted({*_files(folder, ignored), *_tracked_although_ignored(folder)})
+    found = {*_walk(folder, rules_for(folder), ignored), *_tracked_although_ignored(folder)}
+    paths = sorted(found - {folder / FLAGS})
     _check_size(folder, paths, limit)
     raw = io.BytesIO()
     with (
@@ -137,17 +138,11 @@ def unpack(data: bytes, sha256: str, target: Path) -> None:
 # -- what belongs to the folder ------------------------------------------------------------------
 
 
-def _files(folder: Path, ignored: list[Path]) -> Iterator[Path]:
+def _walk(folder: Path, rules: IgnoreRules, ignored: list[Path]) -> Iterator[Path]:
     """Yield the files to pack.
 
     Adds what the rules leave out to `ignored`: files, and folders as a whole.
     """
-    for path in _walk(folder, rules_for(folder), ignored):
-        if path != folder / FLAGS:
-            yield path
-
-
-def _walk(folder: Path, rules: IgnoreRules, ignored: list[Path]) -> Iterator[Path]:
     with _reading(folder), os.scandir(folder) as found:
         entries = list(found)
     for entry in entries:
@@ -192,7 +187,7 @@ def _tracked_although_ignored(folder: Path) -> Iterator[Path]:
     for name in filter(None, told.split(b"\0")):
         inside = Path(os.fsdecode(name))
         path = folder / inside
-        if str(inside) == FLAGS or not NEVER.isdisjoint(inside.parts) or left_by_system(path):
+        if not NEVER.isdisjoint(inside.parts) or left_by_system(path):
             continue
         if not _left_out_by_us(path, folder, rules) and _is_there(path):
             yield path

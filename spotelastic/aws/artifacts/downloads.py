@@ -10,8 +10,8 @@ FETCH_TIMEOUT = 60.0
 """Seconds."""
 
 
-def fetch(url: str) -> bytes:
-    """Return the bytes at the URL. Raises `Unavailable`."""
+def fetch(url: str, sha256: str, what: str) -> bytes:
+    """Return `what` is at the URL. Raises `Unavailable`, and what `checked` raises."""
     import ssl  # imported here: workers rarely need these, and they take memory
     import urllib.request
 
@@ -21,7 +21,7 @@ def fetch(url: str) -> bytes:
             data: bytes = answer.read()
     except (OSError, HTTPException) as error:
         raise Unavailable(f"cannot fetch {url}: {error}") from error
-    return data
+    return checked(data, sha256, what, url)
 
 
 def authorities() -> str | None:

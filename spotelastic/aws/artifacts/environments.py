@@ -58,9 +58,15 @@ class BuildFailed(EnvironmentFailure):
 
 
 @dataclass(frozen=True, slots=True)
-class BuildPolicy:
-    """How environments are built."""
+class Environments:
+    """The environments of one cluster, as one node uses them, kept in `home`."""
 
+    objects: ClusterBucket
+    home: Path
+    node: str
+    say: Say
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Variables that the build has, and nothing else has."""
     renew: float = 5.0
     """Seconds between two signs of life of a builder."""
     stale: float = 30.0
@@ -69,22 +75,6 @@ class BuildPolicy:
     """Seconds between two looks of a node that waits."""
     micromamba: MicromambaRelease = RELEASE
     """What builds conda environments where the machine has no conda."""
-
-
-BUILD_POLICY = BuildPolicy()
-
-
-@dataclass(frozen=True, slots=True)
-class Environments:
-    """The environments of one cluster, as one node uses them, kept in `home`."""
-
-    objects: ClusterBucket
-    home: Path
-    node: str
-    say: Say
-    policy: BuildPolicy = BUILD_POLICY
-    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Variables that the build has, and nothing else has."""
 
     def ensure(self, wanted: Environment, code: Path) -> Path:
         """Return the Python of the environment, building or fetching the environment first.
@@ -102,7 +92,7 @@ class Environments:
     def _obtain(self, wanted: Environment, tag: str, code: Path, folder: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)  # left by a try that was killed
         folder.mkdir(parents=True)
-        watched = _WatchedClaim(self.policy.stale)
+        seen, since = b"", 0.0
         while True:
             if self.objects.has(f"environments/{tag}.tar.gz"):
                 self._fetch(tag, folder)
@@ -114,15 +104,17 @@ class Environments:
                 if self.objects.create(f"environments/{tag}.building", self._sign(0)):
                     self._build_and_share(wanted, tag, code, folder)
                     return
-            elif watched.stale(claim):
+                continue
+            if claim != seen:
+                if not seen:
+                    self.say(f"waiting for {claim.decode().split()[0]} to build {wanted.file}")
+                seen, since = claim, steady()
+            elif steady() > since + self.stale:
                 self.say(
                     f"the environment's builder does not respond, replacing it: {claim.decode()}"
                 )
                 self.objects.delete(f"environments/{tag}.building")
-            else:
-                if watched.first:
-                    self.say(f"waiting for {claim.decode().split()[0]} to build {wanted.file}")
-                threading.Event().wait(self.policy.look)
+            threading.Event().wait(self.look)
 
     def _sign(self, count: int) -> bytes:
         return f"{self.node} {count}".encode()
@@ -138,7 +130,7 @@ class Environments:
             self.say(f"building the environment of {wanted.file}")
             try:
                 with build_variables(self.secrets) as env:
-                    build(wanted, code, folder, self.policy.micromamba, env)
+                    build(wanted, code, folder, self.micromamba, env)
                 self._share(tag, folder)
             except BuildFailed as error:
                 # What is stored and told is what others may read.
@@ -161,7 +153,7 @@ class Environments:
 
         def renew() -> None:
             count = 0
-            while not over.wait(self.policy.renew):
+            while not over.wait(self.renew):
                 count += 1
                 try:
                     self.objects.put(f"environments/{tag}.building", self._sign(count))
@@ -198,23 +190,6 @@ def forget_failures(objects: ClusterBucket, wanted: Environment) -> None:
     for name in objects.names(f"environments/{wanted.key[:24]}"):
         if name.endswith(".failed"):
             objects.delete(name)
-
-
-class _WatchedClaim:
-    """A builder's claim as a waiting node sees it: stale if unchanged for `within` seconds."""
-
-    def __init__(self, within: float) -> None:
-        self._within = within
-        self._claim = b""
-        self._since = 0.0
-        self.first = False
-
-    def stale(self, claim: bytes) -> bool:
-        """Whether the claim has not changed for that long; sets `first` at the first look."""
-        self.first = not self._claim
-        if claim != self._claim:
-            self._claim, self._since = claim, steady()
-        return steady() > self._since + self._within
 
 
 def tag_of(wanted: Environment) -> str:
@@ -335,8 +310,7 @@ def _run(command: Sequence[str], file: Path, env: Mapping[str, str] = NO_VARIABL
         raise BuildFailed(f"{file.name} was not installed within {BUILD_WITHIN:.0f} s") from None
     if done.returncode:
         lines = done.stdout.decode(errors="replace").strip().splitlines()[-TOLD_LINES:]
-        told = "\n".join(lines)
-        raise BuildFailed(f"{file.name} cannot be installed:\n{told}")
+        raise BuildFailed("\n".join([f"{file.name} cannot be installed:", *lines]))
 
 
 def _add_own_packages(folder: Path) -> None:

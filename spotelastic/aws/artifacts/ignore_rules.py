@@ -84,29 +84,22 @@ def rules_for(folder: Path) -> IgnoreRules:
     Raises `UsageError` for a file of rules that cannot be read.
     """
     above = _up_to_repository(folder)
-    rules = IgnoreRules()
-    for parent in above:
-        rules = IgnoreRules(
-            rules.by_us + _patterns(parent, OURS),
-            rules.by_git
-            + (_repository_patterns(parent) if parent == above[0] else _patterns(parent, GITS)),
-        )
-    told = _ask_git(folder) if above else None
+    by_us = tuple(each for parent in above for each in _patterns(parent, OURS))
+    told = _ask_git(folder)
     if told is not None and _composed(folder) in told:
         # The user trains in a folder that the repository ignores as a whole, as build/ may be:
         # only what is said in it counts.
-        return IgnoreRules(rules.by_us, _patterns(folder, GITS))
-    if above:
-        return IgnoreRules(rules.by_us, rules.by_git, told)
-    return IgnoreRules(_patterns(folder, OURS), _patterns(folder, GITS))
+        return IgnoreRules(by_us, _patterns(folder, GITS))
+    below = (each for parent in above[1:] for each in _patterns(parent, GITS))
+    return IgnoreRules(by_us, (*_repository_patterns(above[0]), *below), told)
 
 
 def _up_to_repository(folder: Path) -> tuple[Path, ...]:
-    """Return the folders from the repository's root down to this one; none if it is in none."""
+    """Return the folders from the repository's root down to this one; itself if it is in none."""
     for index, parent in enumerate((folder, *folder.parents)):
         if (parent / ".git").exists():
             return tuple(reversed((folder, *folder.parents)[: index + 1]))
-    return ()
+    return (folder,)
 
 
 def _deepest(files: Sequence[PatternFile], path: Path, *, folder: bool) -> bool | None:
@@ -124,15 +117,7 @@ def _ask_git(folder: Path) -> frozenset[Path] | None:
     `matching` names a folder as a whole only if a pattern names it, so that .spotelasticignore may
     still include a file of it again.
     """
-    asked = [
-        "status",
-        "--porcelain",
-        "-z",
-        "--ignored=matching",
-        "--untracked-files=all",
-        "--",
-        ".",
-    ]
+    asked = ["status", "--porcelain", "-z", "--ignored=matching", "-uall", "--", "."]
     # Relative to the folder: git may spell the root otherwise (links; on a Mac upper case).
     inside, listed = git(folder, "rev-parse", "--show-prefix"), git(folder, *asked)
     if inside is None or listed is None:

@@ -46,7 +46,7 @@ def ensure(folder: Path, release: MicromambaRelease) -> Path:
     )  # the program looks at its own file name
     if program.exists():
         return program
-    data = downloads.checked(_fetch(release), release.sha256, "micromamba", release.url)
+    data = _fetch(release)
     program.parent.mkdir(parents=True, exist_ok=True)
     beside = program.with_name(".micromamba")
     beside.write_bytes(data)
@@ -57,6 +57,6 @@ def ensure(folder: Path, release: MicromambaRelease) -> Path:
 def _fetch(release: MicromambaRelease) -> bytes:
     for _ in range(TRIES - 1):
         with suppress(Unavailable):
-            return downloads.fetch(release.url)
+            return downloads.fetch(release.url, release.sha256, "micromamba")
         time.sleep(release.pause)
-    return downloads.fetch(release.url)
+    return downloads.fetch(release.url, release.sha256, "micromamba")

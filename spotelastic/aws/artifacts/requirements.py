@@ -37,10 +37,7 @@ def find(folder: Path, asked: str | None, code: str) -> Environment | None:
     """
     if asked == NONE:
         return None
-    if asked is None:
-        name = next((name for name in FILES if (folder / name).is_file()), None)
-    else:
-        name = asked
+    name = asked or next((name for name in FILES if (folder / name).is_file()), None)
     if name is None:
         return None
     kind = _kind(name)

@@ -17,23 +17,10 @@ _NAMES = frozenset(
 _APPLE_DOUBLE = "._"
 """What the name of a file begins with that holds another one's attributes, on a disk or share that
 cannot store them."""
-_MAGIC = b"\x00\x05\x16\x07"
-"""What such a file begins with."""
 _MARK = ":Zone.Identifier"
 """What the name of a file ends in by which Windows remembers, in WSL, where another one is from."""
 
 
 def left_by_system(path: Path) -> bool:
     """Whether a file or folder is the operating system's, and not the user's."""
-    name = path.name
-    if name in _NAMES or name.endswith(_MARK):
-        return True
-    return name.startswith(_APPLE_DOUBLE) and path.is_file() and _begins_with(path, _MAGIC)
-
-
-def _begins_with(path: Path, magic: bytes) -> bool:
-    try:
-        with path.open("rb") as file:
-            return file.read(len(magic)) == magic
-    except OSError:  # whoever ships it says what is wrong with it
-        return False
+    return path.name in _NAMES or path.name.startswith(_APPLE_DOUBLE) or path.name.endswith(_MARK)

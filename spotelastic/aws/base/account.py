@@ -6,21 +6,19 @@ lets CloudFormation delete a cluster when no laptop is there to do so.
 
 import json
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 from spotelastic.aws.base import names
-from spotelastic.aws.base.clients import DENIED, Aws, Rejected, calling, patient
-from spotelastic.aws.base.demands import pairs_of
+from spotelastic.aws.base.clients import DENIED, Aws, Rejected, calling, explained, passing, patient
+from spotelastic.aws.base.demands import NO_TAGS, pairs_of
 from spotelastic.aws.base.infra_files import infra
 from spotelastic.errors import UsageError
-from spotelastic.model.job import AccountDemands
+from spotelastic.model.job import NO_DEMANDS, AccountDemands
 
 PROTECTED = {"Key": "spotelastic:protected", "Value": "1"}
 """The bucket's tag that says that the protection below is complete; it is set last."""
-NO_TAGS: Mapping[str, str] = MappingProxyType({})
-_MISSING = frozenset({"404", "NoSuchBucket"})
-_FORBIDDEN = frozenset({"403", "AccessDenied", "Forbidden"})
+_MISSING = ("404", "NoSuchBucket")
+_FORBIDDEN = ("403", "AccessDenied", "Forbidden")
 
 
 def default_bucket(aws: Aws) -> str:
@@ -58,25 +56,20 @@ def check_bucket(aws: Aws, bucket: str) -> None:
     code.
     """
     shared = bucket == default_bucket(aws)
-    try:
+    none = UsageError(f"--bucket {bucket}: there is no such bucket")
+    foreign = UsageError(
+        _taken(bucket)
+        if shared
+        else f"--bucket {bucket}: it does not belong to the account {aws.account}, or these "
+        "credentials may not use it"
+    )
+    absent = passing(*(_MISSING if shared else ()))
+    with explained(foreign, *_FORBIDDEN), explained(none, *_MISSING), absent:
         with calling(f"look at the bucket {bucket}"):
             found = aws.s3.head_bucket(Bucket=bucket)
-    except Rejected as error:
-        if error.code in _MISSING:
-            if shared:
-                return
-            raise UsageError(f"--bucket {bucket}: there is no such bucket") from error
-        if error.code in _FORBIDDEN:
-            raise UsageError(
-                _taken(bucket)
-                if shared
-                else f"--bucket {bucket}: it does not belong to the account {aws.account}, or "
-                "these credentials may not use it"
-            ) from error
-        raise
-    region = found.get("BucketRegion") or aws.region
-    if region != aws.region:
-        raise UsageError(f"--bucket {bucket}: it is in {region}, the cluster in {aws.region}")
+        region = found.get("BucketRegion") or aws.region
+        if region != aws.region:
+            raise UsageError(f"--bucket {bucket}: it is in {region}, the cluster in {aws.region}")
 
 
 def _taken(bucket: str) -> str:
@@ -91,14 +84,10 @@ def _taken(bucket: str) -> str:
 
 
 def _tags(aws: Aws, bucket: str) -> list[dict[str, str]]:
-    try:
-        with calling(f"read the tags of the bucket {bucket}"):
-            tags: list[dict[str, str]] = aws.s3.get_bucket_tagging(Bucket=bucket)["TagSet"]
-            return tags
-    except Rejected as error:
-        if error.code != "NoSuchTagSet":
-            raise
-        return []
+    with passing("NoSuchTagSet"), calling(f"read the tags of the bucket {bucket}"):
+        tags: list[dict[str, str]] = aws.s3.get_bucket_tagging(Bucket=bucket)["TagSet"]
+        return tags
+    return []
 
 
 # S3 applies changes to a bucket one by one, and refuses another one in the meantime.
@@ -158,9 +147,6 @@ def _tls_only(partition: str, bucket: str) -> dict[str, Any]:
 # -- roles ---------------------------------------------------------------------------------------
 
 
-NO_DEMANDS = AccountDemands()
-
-
 def boundary(aws: Aws, given: str) -> str:
     """Return the ARN of the permissions boundary of roles.
 
@@ -170,14 +156,10 @@ def boundary(aws: Aws, given: str) -> str:
     if given:
         return given
     arn = f"arn:{aws.partition}:iam::{aws.account}:policy/{names.BOUNDARY}"
-    try:
-        with calling(f"look for the policy {names.BOUNDARY}"):
-            aws.iam.get_policy(PolicyArn=arn)
-    except Rejected as error:
-        if error.code not in {*DENIED, "NoSuchEntity"}:
-            raise
-        return ""
-    return arn
+    with passing(*DENIED, "NoSuchEntity"), calling(f"look for the policy {names.BOUNDARY}"):
+        aws.iam.get_policy(PolicyArn=arn)
+        return arn
+    return ""
 
 
 def ensure_service_role(aws: Aws, demands: AccountDemands = NO_DEMANDS) -> str:
@@ -250,25 +232,18 @@ def _ensure_role(
             aws.iam.put_role_permissions_boundary(
                 RoleName=name, PermissionsBoundary=demands.boundary
             )
-    try:
-        with calling(f"set the permissions of the role {name}"):
-            aws.iam.put_role_policy(RoleName=name, PolicyName="spotelastic", PolicyDocument=policy)
-    except Rejected as error:
-        if new or error.code not in DENIED:
-            raise  # otherwise an administrator has made it, and keeps it
+    # One that is there an administrator may have made, and keeps.
+    with passing(*(() if new else DENIED)), calling(f"set the permissions of the role {name}"):
+        aws.iam.put_role_policy(RoleName=name, PolicyName="spotelastic", PolicyDocument=policy)
     return str(role["Arn"]), new
 
 
 def _role(aws: Aws, name: str) -> dict[str, Any] | None:
     """Return the role; None if there is none, or if these credentials may not look."""
-    try:
-        with calling(f"look at the role {name}"):
-            found: dict[str, Any] = aws.iam.get_role(RoleName=name)["Role"]
-    except Rejected as error:
-        if error.code not in {*DENIED, "NoSuchEntity"}:
-            raise
-        return None
-    return found
+    with passing(*DENIED, "NoSuchEntity"), calling(f"look at the role {name}"):
+        found: dict[str, Any] = aws.iam.get_role(RoleName=name)["Role"]
+        return found
+    return None
 
 
 def _create_role(

@@ -76,6 +76,10 @@ class AwsSession(Protocol):
     def get_partition_for_region(self, region_name: str) -> str: ...
 
 
+def _service(name: str) -> cached_property[Any]:
+    return cached_property(lambda aws: aws.client(name))
+
+
 class Aws:
     """The services of one region. Clients can be shared between threads; creating one cannot."""
 
@@ -120,22 +124,13 @@ class Aws:
             raise EnvironmentFailure(
                 "no AWS region: give --region, set AWS_REGION, or run `aws configure`"
             )
-        if not self._is_known(region):
-            raise UsageError(f"--region {region}: AWS has no region of that name")
-        return str(region)
-
-    def _is_known(self, region: str) -> bool:
-        """Whether the name looks like a region.
-
-        boto3 may not list new regions, so the pattern of the name is tested.
-        """
         from botocore.exceptions import UnknownRegionError
 
-        try:
+        try:  # this tests the pattern of the name: boto3 may not list new regions
             self.session.get_partition_for_region(region)
         except UnknownRegionError:
-            return False
-        return True
+            raise UsageError(f"--region {region}: AWS has no region of that name") from None
+        return str(region)
 
     @cached_property
     def account(self) -> str:
@@ -150,54 +145,19 @@ class Aws:
         """The partition in ARNs of the region: what follows "arn:"."""
         return str(self.session.get_partition_for_region(self.region))
 
-    def _client(self, service: str) -> Any:
-        from botocore.config import Config
-
-        config = Config(
-            connect_timeout=5.0,
-            read_timeout=self._read_timeout,
-            retries={"mode": "standard", "total_max_attempts": self._attempts},
-            # A queue's long poll, the controller's calls and the publisher share a process.
-            max_pool_connections=16,
-        )
-        with calling(f"use {service}"):
-            return self.session.client(service, region_name=self.region, config=config)
-
-    @cached_property
-    def autoscaling(self) -> Any:
-        return self._client("autoscaling")
-
-    @cached_property
-    def cloudformation(self) -> Any:
-        return self._client("cloudformation")
-
-    @cached_property
-    def ec2(self) -> Any:
-        return self._client("ec2")
-
-    @cached_property
-    def ecr(self) -> Any:
-        return self._client("ecr")
-
-    @cached_property
-    def events(self) -> Any:
-        return self._client("events")
-
-    @cached_property
-    def fis(self) -> Any:
-        return self._client("fis")
-
-    @cached_property
-    def iam(self) -> Any:
-        return self._client("iam")
-
-    @cached_property
-    def kms(self) -> Any:
-        return self._client("kms")
-
-    @cached_property
-    def logs(self) -> Any:
-        return self._client("logs")
+    autoscaling = _service("autoscaling")
+    cloudformation = _service("cloudformation")
+    ec2 = _service("ec2")
+    ecr = _service("ecr")
+    events = _service("events")
+    fis = _service("fis")
+    iam = _service("iam")
+    kms = _service("kms")
+    logs = _service("logs")
+    quotas = _service("service-quotas")
+    sqs = _service("sqs")
+    ssm = _service("ssm")
+    sts = _service("sts")
 
     @cached_property
     def pricing(self) -> Any:
@@ -205,15 +165,7 @@ class Aws:
 
         It has short timeouts: a table replaces its answers, and not every network reaches it.
         """
-        from botocore.config import Config
-
-        config = Config(connect_timeout=1.0, read_timeout=2.0, retries={"total_max_attempts": 1})
-        with calling("use pricing"):
-            return self.session.client("pricing", region_name=PRICING_REGION, config=config)
-
-    @cached_property
-    def quotas(self) -> Any:
-        return self._client("service-quotas")
+        return self.client("pricing", PRICING_REGION, connect=1.0, read=2.0, attempts=1)
 
     @cached_property
     def s3(self) -> Any:
@@ -222,7 +174,7 @@ class Aws:
         Bucket names are global: a name that is free, or became free, may belong to another account.
         What is stored has the headers that the environment names: some buckets demand them.
         """
-        owner, client = self.account, self._client("s3")
+        owner, client = self.account, self.client("s3")
 
         def expect(params: dict[str, Any], model: Any, **_: Any) -> None:
             its = model.input_shape.members
@@ -237,23 +189,28 @@ class Aws:
 
     def sns(self, region: str) -> Any:
         """Return a client of the region that a topic is in."""
+        return self.client("sns", region, read=10.0, attempts=1)
+
+    def client(
+        self,
+        service: str,
+        region: str = "",
+        connect: float = 5.0,
+        read: float | None = None,
+        attempts: int | None = None,
+    ) -> Any:
+        """Return a new client; `connect` and `read` are its deadlines in seconds."""
         from botocore.config import Config
 
-        config = Config(connect_timeout=5.0, read_timeout=10.0, retries={"total_max_attempts": 1})
-        with calling("use sns"):
-            return self.session.client("sns", region_name=region, config=config)
-
-    @cached_property
-    def sqs(self) -> Any:
-        return self._client("sqs")
-
-    @cached_property
-    def ssm(self) -> Any:
-        return self._client("ssm")
-
-    @cached_property
-    def sts(self) -> Any:
-        return self._client("sts")
+        config = Config(
+            connect_timeout=connect,
+            read_timeout=read or self._read_timeout,
+            retries={"mode": "standard", "total_max_attempts": attempts or self._attempts},
+            # A queue's long poll, the controller's calls and the publisher share a process.
+            max_pool_connections=16,
+        )
+        with calling(f"use {service}"):
+            return self.session.client(service, region_name=region or self.region, config=config)
 
 
 def has_credentials() -> bool:
@@ -342,6 +299,39 @@ def calling(what: str) -> Iterator[None]:
         raise EnvironmentFailure(wrong_configuration(error) or f"cannot {what}: {error}") from error
 
 
+@contextmanager
+def passing(*codes: str) -> Iterator[None]:
+    """End the block where AWS refuses a call with one of these codes, which is no error."""
+    try:
+        yield
+    except Rejected as error:
+        if error.code not in codes:
+            raise
+
+
+@contextmanager
+def explained(why: SpotelasticError, *codes: str) -> Iterator[None]:
+    """Raise `why` where AWS refuses a call with a code that begins so."""
+    try:
+        yield
+    except Rejected as error:
+        if not error.code.startswith(codes):
+            raise
+        raise why from error
+
+
+def listed(client: Any, call: str, key: str, **asked: Any) -> Iterator[dict[str, Any]]:
+    """Yield the items below `key` of all pages that a call answers."""
+    for page in client.get_paginator(call).paginate(**asked):
+        yield from page.get(key, ())
+
+
+def listed_instances(aws: Aws, filters: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield the instances that EC2 describes."""
+    for reservation in listed(aws.ec2, "describe_instances", "Reservations", Filters=filters):
+        yield from reservation["Instances"]
+
+
 def ended_session() -> tuple[type[Exception], ...]:
     """Return botocore's errors for a login that has ended or cannot be renewed without the user.
 
@@ -397,7 +387,12 @@ def _translated(what: str, error: Any) -> SpotelasticError:
             code,
         )
     if code in EXPIRED and not (code == "AuthFailure" and "credentials" not in message):
-        return _signed_out(what, code, message)
+        elsewhere = ", or the region is not enabled for this account" if code in STRANGE else ""
+        return SignedOut(
+            f"cannot {what}: {message}: the AWS credentials are invalid or expired: log in again"
+            f"{elsewhere}",
+            code,
+        )
     if code in DENIED:
         reason = _ENCODED.sub("", message)
         return Rejected(f"cannot {what}: not permitted ({reason})", code, reason)
@@ -413,12 +408,3 @@ def _is_retryable(code: str, error: Any) -> bool:
     context = standard.RetryContext(1, parsed_response=error.response, caught_exception=error)
     checkers = (standard.ThrottledRetryableChecker(), standard.TransientRetryableChecker())
     return any(checker.is_retryable(context) for checker in checkers)
-
-
-def _signed_out(what: str, code: str, message: str) -> SignedOut:
-    elsewhere = ", or the region is not enabled for this account" if code in STRANGE else ""
-    return SignedOut(
-        f"cannot {what}: {message}: the AWS credentials are invalid or expired: log in again"
-        f"{elsewhere}",
-        code,
-    )

@@ -8,9 +8,11 @@ Tags have to pass at every service that has tags, so the narrowest limits hold.
 
 import re
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from spotelastic.errors import UsageError
 
+NO_TAGS: Mapping[str, str] = MappingProxyType({})
 MOST = 40
 """Most tags. AWS takes 50 on a resource, of which some are spotelastic's."""
 LONGEST_VALUE = 256
@@ -40,24 +42,23 @@ def read_tags(pairs: Iterable[str]) -> dict[str, str]:
 
 def _wrong(key: str, sign: str, value: str, others: Mapping[str, str]) -> str:
     """Return what is wrong with a tag beside the others; "" if nothing is."""
-    if not sign:
-        return "expected KEY=VALUE"
-    if key.lower().startswith(RESERVED):
-        return f"keys that begin with {key.partition(':')[0]}: are taken, choose another key"
-    if key.lower() == "name":
-        return "spotelastic names its nodes by this tag, choose another key"
-    if not _KEY.fullmatch(key) or key in _HIDDEN:
-        return (
-            "a key has 1 to 128 of a-z, A-Z, 0-9 and _.:+@- (others cannot be shown to the node "
-            "that has the tag)"
-        )
-    if key.lower() in (other.lower() for other in others):
-        return "this key is given twice, and AWS takes capitals for the same in roles"
-    if not 1 <= len(value) <= LONGEST_VALUE:
-        return f"a value has 1 to {LONGEST_VALUE} characters"
-    if not all(each.isalnum() or each in _SIGNS for each in value):
-        return "a value has letters, digits, spaces and _.:/=+-@"
-    return ""
+    wrongs = {
+        "expected KEY=VALUE": not sign,
+        f"keys that begin with {key.partition(':')[0]}: are taken, choose another key": (
+            key.lower().startswith(RESERVED)
+        ),
+        "spotelastic names its nodes by this tag, choose another key": key.lower() == "name",
+        "a key has 1 to 128 of a-z, A-Z, 0-9 and _.:+@- (others cannot be shown to the node that "
+        "has the tag)": not _KEY.fullmatch(key) or key in _HIDDEN,
+        "this key is given twice, and AWS takes capitals for the same in roles": (
+            key.lower() in map(str.lower, others)
+        ),
+        f"a value has 1 to {LONGEST_VALUE} characters": not 1 <= len(value) <= LONGEST_VALUE,
+        "a value has letters, digits, spaces and _.:/=+-@": (
+            not all(each.isalnum() or each in _SIGNS for each in value)
+        ),
+    }
+    return next((why for why, is_so in wrongs.items() if is_so), "")
 
 
 def boundary(arn: str | None) -> str:

@@ -9,12 +9,11 @@ without an end. So no answer ends the thread that asked.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from http.client import HTTPConnection, HTTPException, HTTPResponse
+from http.client import HTTPConnection, HTTPException
 from typing import Any
 from urllib.parse import urlsplit
 
 from spotelastic.aws.base.moments import moment
-from spotelastic.clock import steady
 from spotelastic.errors import Unavailable
 
 DEFAULT_URL = "http://169.254.169.254"
@@ -137,32 +136,20 @@ class Imds:
         return text
 
     def _request(self, method: str, path: str, headers: dict[str, str]) -> tuple[int, str]:
-        give_up = steady() + self._timeout
         connection = HTTPConnection(self._host, self._port, timeout=self._timeout)
         try:
             connection.request(method, path, headers=headers)
             response = connection.getresponse()
-            return response.status, _body(response, give_up).decode()
-        except ValueError as error:  # too long, too short, or no UTF-8
+            data = response.read(LONGEST)
+            if response.length:
+                raise ValueError(f"it is too long, or has ended after {len(data)} bytes")
+            return response.status, data.decode()
+        except ValueError as error:
             raise UnusableAnswer(f"the metadata service's answer for {path}: {error}") from error
         except (OSError, HTTPException) as error:
             raise Unavailable(f"the metadata service did not answer for {path}: {error}") from error
         finally:
             connection.close()
-
-
-def _body(response: HTTPResponse, give_up: float) -> bytes:
-    """Read an answer, which must be neither too long nor too late as a whole."""
-    data = b""
-    while part := response.read1(LONGEST):
-        data += part
-        if len(data) > LONGEST:
-            raise ValueError(f"its answer is longer than {LONGEST} bytes")
-        if steady() >= give_up:
-            raise TimeoutError("its answer comes too slowly")
-    if response.length:
-        raise ValueError("its answer has ended too early")
-    return data
 
 
 def _json(text: str, path: str) -> Any:

@@ -10,16 +10,13 @@ def moment(text: object) -> float:
     AWS writes "2017-09-18T08:22:00Z" in most places, "21 Jan 2019 09:00:43 GMT" for maintenance and
     "Fri, 3 Jun 2022 05:01:10 GMT" in its health events. Raises `ValueError` for anything else.
     """
-    if not isinstance(text, str):
-        raise ValueError(f"{text!r:.100} is no time")
     try:
-        read = datetime.fromisoformat(text)
-    except ValueError:
+        if not isinstance(text, str):
+            raise TypeError
         try:
+            read = datetime.fromisoformat(text)
+        except ValueError:
             read = parsedate_to_datetime(text)
-        except (TypeError, IndexError, OverflowError) as error:
-            raise ValueError(f"{text!r:.100} is no time") from error
-    try:
         return (read if read.tzinfo else read.replace(tzinfo=UTC)).timestamp()
-    except OverflowError as error:
+    except (TypeError, ValueError, IndexError, OverflowError) as error:
         raise ValueError(f"{text!r:.100} is no time") from error

@@ -140,11 +140,6 @@ class Addresses:
     """One block per zone, for workers that cannot have public addresses."""
     members: tuple[str, ...]
 
-    @property
-    def etcd(self) -> tuple[str, ...]:
-        """The members' endpoints for clients, as host:port."""
-        return tuple(f"{address}:{CLIENT_PORT}" for address in self.members)
-
 
 def block_size(needed: int) -> int:
     """Return the prefix length of a network whose subnets each have room for `needed` addresses."""

@@ -52,17 +52,13 @@ def partition_of(region: str) -> Partition:
     return next(each for each in PARTITIONS if region.startswith(each.regions))
 
 
-def check_region(region: str) -> None:
-    """Raise `UsageError` for a region in which nodes could not start."""
+def check(region: str, max_cost: float | None) -> None:
+    """Raise `UsageError` for a region in which nodes could not start, or a limit not be kept."""
     if region.startswith(ISOLATED):
         raise UsageError(
             f"--region {region}: it has no way to the internet, and nodes install packages from "
             "there when they start: choose another region"
         )
-
-
-def check_money(region: str, max_cost: float | None) -> None:
-    """Raise `UsageError` for a limit that cannot be kept, as prices are not known."""
     its = partition_of(region)
     if max_cost is not None and its.currency != "USD":
         raise UsageError(

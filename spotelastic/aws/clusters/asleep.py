@@ -8,10 +8,9 @@ Must never happen: workers stay when the controllers are gone. So their groups a
 and the controller that calls this for its own cluster ends last.
 """
 
-from typing import Any
-
-from spotelastic.aws.base.clients import Aws, Rejected, calling
+from spotelastic.aws.base.clients import Aws, calling, passing
 from spotelastic.aws.base.names import MEMBERS, Names
+from spotelastic.aws.clusters import control_boot
 from spotelastic.errors import EnvironmentFailure
 
 GONE = "ValidationError"
@@ -20,25 +19,16 @@ GONE = "ValidationError"
 
 def is_awake(aws: Aws, name: str) -> bool:
     """Whether any group of control nodes of the cluster should have an instance."""
-    return any(group["DesiredCapacity"] > 0 for group in _control_groups(aws, name))
+    return any(group.desired > 0 for group in control_boot.groups(aws, name).values())
 
 
 def wake(aws: Aws, name: str) -> None:
     """Start the control nodes, whose controllers start the workers."""
-    groups = _control_groups(aws, name)
+    groups = control_boot.groups(aws, name)
     if not groups:
         raise EnvironmentFailure(f"{name} has no control nodes in {aws.region}: run `up` again")
     for group in groups:
-        _resize(aws, group["AutoScalingGroupName"], 1)
-
-
-def _control_groups(aws: Aws, name: str) -> list[dict[str, Any]]:
-    """Return the groups of the control nodes, as Auto Scaling describes them."""
-    names = [Names(name).control(member) for member in MEMBERS]
-    with calling(f"look for the control nodes of {name}"):
-        found = aws.autoscaling.describe_auto_scaling_groups(AutoScalingGroupNames=names)
-    groups: list[dict[str, Any]] = found["AutoScalingGroups"]
-    return groups
+        _resize(aws, group, 1)
 
 
 def put_to_sleep(aws: Aws, name: str, own: str = "") -> None:
@@ -52,11 +42,7 @@ def put_to_sleep(aws: Aws, name: str, own: str = "") -> None:
 
 def _resize(aws: Aws, group: str, size: int) -> None:
     """Set the least and the wanted size of a group. One that does not exist has no instances."""
-    try:
-        with calling(f"set the size of {group} to {size}"):
-            aws.autoscaling.update_auto_scaling_group(
-                AutoScalingGroupName=group, MinSize=size, DesiredCapacity=size
-            )
-    except Rejected as error:
-        if error.code != GONE or size:
-            raise
+    with passing("" if size else GONE), calling(f"set the size of {group} to {size}"):
+        aws.autoscaling.update_auto_scaling_group(
+            AutoScalingGroupName=group, MinSize=size, DesiredCapacity=size
+        )

@@ -5,13 +5,15 @@ cluster has worked before, workers are launched when a control node leads; and a
 control nodes do not come is ended.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 from spotelastic import __version__
 from spotelastic.aws.base.clients import Aws, Rejected, calling
 from spotelastic.aws.base.names import MEMBERS, Names
+from spotelastic.aws.compute import autoscaling
+from spotelastic.cloud.model import IN_SERVICE, WorkerGroup
 from spotelastic.errors import Unavailable
 from spotelastic.model.counting import duration
 
@@ -36,24 +38,26 @@ class ControlGroup:
     """What AWS says of its last launch, if that has failed."""
 
 
+def groups(aws: Aws, cluster: str) -> Mapping[str, WorkerGroup]:
+    """Return the groups of a cluster's control nodes, by name."""
+    return autoscaling.groups(aws, [Names(cluster).control(member) for member in MEMBERS])
+
+
 def look(aws: Aws, cluster: str) -> tuple[ControlGroup, ...]:
     """Look at the groups of a cluster's control nodes."""
-    names = [Names(cluster).control(member) for member in MEMBERS]
-    with calling(f"describe the control nodes of {cluster}"):
-        found = aws.autoscaling.describe_auto_scaling_groups(AutoScalingGroupNames=names)
-        return tuple(_group(aws, group) for group in found["AutoScalingGroups"])
+    return tuple(_seen(aws, group) for group in groups(aws, cluster).values())
 
 
-def _group(aws: Aws, group: dict[str, object]) -> ControlGroup:
-    name = str(group["AutoScalingGroupName"])
-    said = aws.autoscaling.describe_scaling_activities(AutoScalingGroupName=name, MaxRecords=5)
+def _seen(aws: Aws, group: WorkerGroup) -> ControlGroup:
+    with calling(f"look at the launches of {group.name}"):
+        said = aws.autoscaling.describe_scaling_activities(
+            AutoScalingGroupName=group.name, MaxRecords=5
+        )
     # A launch that was cancelled is followed by the next one, which is still under way.
     over = [each for each in said["Activities"] if each["StatusCode"] in _OVER]
     failed = over and over[0]["StatusCode"] != "Successful"
-    instances = group.get("Instances", ())
-    assert isinstance(instances, Sequence)
     return ControlGroup(
-        sum(each["LifecycleState"] == "InService" for each in instances),
+        sum(member.state == IN_SERVICE for member in group.members),
         str(over[0].get("StatusMessage", over[0]["StatusCode"])) if failed else "",
     )
 
@@ -76,12 +80,10 @@ def hopeless(groups: Sequence[ControlGroup], waited: float) -> str:
 
 def has_worked(aws: Aws, bucket: str) -> bool:
     """Return whether a cluster of this version has worked in this account and region."""
-    try:
-        with calling("look for clusters of before"):
-            aws.s3.head_object(Bucket=bucket, Key=_WORKED)
-    except Rejected:
-        return False
-    return True
+    with suppress(Rejected), calling("look for clusters of before"):
+        aws.s3.head_object(Bucket=bucket, Key=_WORKED)
+        return True
+    return False
 
 
 def note_worked(aws: Aws, bucket: str) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Self
 
-from spotelastic.aws.base.clients import DENIED, Aws, Rejected, calling
+from spotelastic.aws.base.clients import DENIED, Aws, Rejected, calling, passing
 from spotelastic.aws.base.names import Names
 from spotelastic.aws.clusters import teardown
 from spotelastic.aws.network import cloudformation
@@ -45,74 +45,64 @@ class StackParts:
         )
 
 
+@dataclass(slots=True)
 class EarlyWorkers:
     """Makes the workers of a stack that is being made, once.
 
-    `parameters` are those of the stack. A cluster with a network of its own has its workers made
+    `given` are the stack's parameters. A cluster with a network of its own has its workers made
     when the stack is complete: before, they would have no way to the internet.
     """
 
-    def __init__(
-        self,
-        aws: Aws,
-        its: Names,
-        parameters: Mapping[str, str],
-        make: Callable[[StackParts], None],
-    ) -> None:
-        self._aws = aws
-        self._its = its
-        self._given = parameters
-        self._make = make
-        self._denied = False
-        self.made = False
+    aws: Aws
+    its: Names
+    given: Mapping[str, str]
+    make: Callable[[StackParts], None]
+    denied: bool = False
+    made: bool = False
 
     def look(self) -> None:
         """Make the workers if what they need is there.
 
         Credentials that may not look at parts of a stack have the workers made at its end.
         """
-        if self.made or self._denied or not self._given["GivenVpc"]:
+        if self.made or self.denied or not self.given["GivenVpc"]:
             return
         try:
             parts = self._parts()
         except Rejected as error:
             if error.code not in DENIED:
                 raise
-            self._denied = True
+            self.denied = True
             return
         if parts is not None:
-            self._make(parts)
+            self.make(parts)
             self.made = True
 
     def end(self) -> None:
         """End the workers: the stack that they use is about to be deleted."""
-        teardown.end_workers(self._aws, self._its)
+        teardown.end_workers(self.aws, self.its)
         self.made = False
 
     def _parts(self) -> StackParts | None:
-        profile, group = self._given["GivenWorkerProfile"], self._given["GivenGroup"]
-        asked = {PROFILE: not profile, GROUP: not group, PLACEMENT: bool(self._given["PlacedIn"])}
+        profile, group = self.given["GivenWorkerProfile"], self.given["GivenGroup"]
+        asked = {PROFILE: not profile, GROUP: not group, PLACEMENT: bool(self.given["PlacedIn"])}
         wanted = [part for part, is_made in asked.items() if is_made]
-        found = cloudformation.made_so_far(self._aws, self._its.stack, wanted)
+        found = cloudformation.made_so_far(self.aws, self.its.stack, wanted)
         if found is not None and not profile:
-            profile = _usable_profile(self._aws, found[PROFILE]) or ""
+            profile = _usable_profile(self.aws, found[PROFILE]) or ""
         if found is None or not profile:
             return None
         return StackParts(
             profile=profile,
             security_group=group or found[GROUP],
-            subnets=tuple(self._given["GivenSubnets"].split(",")),
+            subnets=tuple(self.given["GivenSubnets"].split(",")),
             placement_group=found.get(PLACEMENT, ""),
         )
 
 
 def _usable_profile(aws: Aws, name: str) -> str | None:
     """Return the ARN of an instance profile once it has its role, None before."""
-    try:
-        with calling(f"look at the instance profile {name}"):
-            profile = aws.iam.get_instance_profile(InstanceProfileName=name)["InstanceProfile"]
-    except Rejected as error:
-        if error.code != "NoSuchEntity":
-            raise
-        return None
-    return str(profile["Arn"]) if profile["Roles"] else None
+    with passing("NoSuchEntity"), calling(f"look at the instance profile {name}"):
+        profile = aws.iam.get_instance_profile(InstanceProfileName=name)["InstanceProfile"]
+        return str(profile["Arn"]) if profile["Roles"] else None
+    return None

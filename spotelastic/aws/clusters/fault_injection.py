@@ -10,23 +10,19 @@ from collections.abc import Callable
 from typing import Any
 
 from spotelastic.aws.base import account
-from spotelastic.aws.base.clients import Aws, Rejected, calling
+from spotelastic.aws.base.clients import Aws, Rejected, calling, patient
 from spotelastic.aws.base.partitions import check_fault_injection
+from spotelastic.aws.base.waiting import until
 from spotelastic.clock import Clock, steady
-from spotelastic.errors import Unavailable
-from spotelastic.model.job import AccountDemands
+from spotelastic.model.job import NO_DEMANDS, AccountDemands
 
-NO_DEMANDS = AccountDemands()
 WARNING = 120.0
 """Seconds of notice that AWS always gives."""
 LONGEST = 900.0
 """Most seconds from the rebalance recommendation to the end of the instance."""
 
-KNOWN_WITHIN = 30.0
-"""Seconds until a new role is known everywhere in AWS."""
 BEGINS_WITHIN = 120.0
 """Seconds that the service may take to begin."""
-ASK_EVERY = 2.0
 BEGINNING = frozenset({"pending", "initiating"})
 BEGUN = frozenset({"running", "completed"})
 OF_THE_ROLE = re.compile(r"\brole\b|authori[sz]|permission", re.I)
@@ -51,7 +47,6 @@ def interrupt(
     """
     check_fault_injection(aws.region)
     role, new = account.ensure_fault_role(aws, demands)
-    patient_until = clock() + (KNOWN_WITHIN if new else 0.0)
     arn = f"arn:{aws.partition}:ec2:{aws.region}:{aws.account}:instance/{instance}"
     with calling(f"prepare the interruption of {instance}"):
         template = aws.fis.create_experiment_template(
@@ -75,39 +70,18 @@ def interrupt(
                 }
             },
         )["experimentTemplate"]["id"]
+    begin = patient(
+        lambda error: new and bool(OF_THE_ROLE.search(str(error))), clock=clock, sleep=sleep
+    )(_begin)
     try:
-        _run(aws, instance, template, demands, patient_until, clock, sleep)
+        begin(aws, instance, template, demands, clock, sleep)
     finally:
         with calling(f"delete the template of the interruption of {instance}"):
             aws.fis.delete_experiment_template(id=template)
 
 
-def _run(
-    aws: Aws,
-    instance: str,
-    template: str,
-    demands: AccountDemands,
-    patient_until: float,
-    clock: Clock,
-    sleep: Sleep,
-) -> None:
-    """Begin the experiment; retry until `patient_until` if the role is the obstacle."""
-    while True:
-        try:
-            return _begin(aws, instance, template, demands, clock, sleep)
-        except Rejected as error:
-            if clock() >= patient_until or not OF_THE_ROLE.search(str(error)):
-                raise
-        sleep(ASK_EVERY)
-
-
 def _begin(
-    aws: Aws,
-    instance: str,
-    template: str,
-    demands: AccountDemands,
-    clock: Clock,
-    sleep: Sleep,
+    aws: Aws, instance: str, template: str, demands: AccountDemands, clock: Clock, sleep: Sleep
 ) -> None:
     """Start the experiment and wait until it runs.
 
@@ -119,20 +93,14 @@ def _begin(
             experimentTemplateId=template,
             tags=dict(demands.tags),
         )["experiment"]["id"]
-    deadline = clock() + BEGINS_WITHIN
-    while (state := _state(aws, instance, experiment))["status"] in BEGINNING:
-        if clock() >= deadline:
-            raise Unavailable(
-                f"the interruption of {instance} has not begun within {BEGINS_WITHIN:.0f} s, but "
-                "may still come"
-            )
-        sleep(ASK_EVERY)
+
+    def begun() -> dict[str, Any] | None:
+        with calling(f"look whether the interruption of {instance} has begun"):
+            state: dict[str, Any] = aws.fis.get_experiment(id=experiment)["experiment"]["state"]
+        return None if state["status"] in BEGINNING else state
+
+    late = f"the interruption of {instance} has not begun, but may still come"
+    state = until(begun, late, BEGINS_WITHIN, clock=clock, sleep=sleep)
     if state["status"] not in BEGUN:
         code = state.get("error", {}).get("code", state["status"])
         raise Rejected(f"cannot interrupt {instance}: {state.get('reason')} ({code})", code)
-
-
-def _state(aws: Aws, instance: str, experiment: str) -> dict[str, Any]:
-    with calling(f"look whether the interruption of {instance} has begun"):
-        state: dict[str, Any] = aws.fis.get_experiment(id=experiment)["experiment"]["state"]
-    return state

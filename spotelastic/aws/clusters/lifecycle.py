@@ -22,9 +22,8 @@ import msgspec
 
 from spotelastic.aws.artifacts import boot_artifacts, environments
 from spotelastic.aws.base import account
-from spotelastic.aws.base.clients import Aws, Rejected, calling
+from spotelastic.aws.base.clients import Aws, calling, passing
 from spotelastic.aws.base.demands import own_of
-from spotelastic.aws.base.identity import CLUSTER
 from spotelastic.aws.base.names import SHARED_NETWORK, Names
 from spotelastic.aws.clusters import teardown
 from spotelastic.aws.clusters.early_workers import EarlyWorkers, StackParts
@@ -37,7 +36,7 @@ from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.aws.network import cloudformation, shared_network, zones
 from spotelastic.aws.network.cloudformation import UNUSABLE
 from spotelastic.aws.planning import dry_run
-from spotelastic.aws.planning.dry_run import NO_DEMANDS, LaunchRehearsal
+from spotelastic.aws.planning.dry_run import LaunchRehearsal
 from spotelastic.aws.planning.plan import ClusterSpec, LaunchPlan, packed, plan_of
 from spotelastic.aws.planning.survey import demand
 from spotelastic.aws.security import certificates
@@ -56,9 +55,9 @@ from spotelastic.cloud.bucket import (
     USAGE,
 )
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, UsageError
-from spotelastic.model.counting import counted
+from spotelastic.model.counting import counted, size
 from spotelastic.model.in_place import FIRST
-from spotelastic.model.job import AccountDemands, JobSpec
+from spotelastic.model.job import NO_DEMANDS, AccountDemands, JobSpec
 from spotelastic.model.requests.command import Command
 
 Say = Callable[[str], None]
@@ -96,8 +95,12 @@ class ClusterRecord:
         command_queue.send(self.aws, self.name, command)
 
     def change(self, how: Callable[[JobSpec], JobSpec], archive: bytes = b"") -> JobSpec:
-        """Change the stored description of the job; `archive` is its code, if that is new."""
-        return change(self, how, archive).spec
+        """Change the stored description of the job, keeping what others change at the same time.
+
+        `archive` is its code, if that is new.
+        """
+        objects = self.objects
+        return objects.change_job(lambda spec: _prepare(objects, how(spec), archive))
 
 
 def create(request: ClusterSpec, say: Say, aws: Aws | None = None) -> ClusterRecord:
@@ -110,9 +113,7 @@ def create(request: ClusterSpec, say: Say, aws: Aws | None = None) -> ClusterRec
     """
     aws = aws or Aws()
     its = Names(request.name)
-    known = cloudformation.describe(aws, its.stack)
-    if known is not None:
-        _check_owner(known, request.name)
+    known = cloudformation.of_cluster(aws, its.stack, request.name)
     plan = plan_of(request, aws, known)
     if known is None:
         _try(request, plan, aws, say)
@@ -121,17 +122,10 @@ def create(request: ClusterSpec, say: Say, aws: Aws | None = None) -> ClusterRec
     if not plan.own_bucket:
         # If it is another account's, nothing must be undone.
         account.ensure_bucket(aws, bucket, plan.spec.demands.tags)
-    say(f"bucket {bucket}: shipping {_size(len(request.archive))} of code")
+    say(f"bucket {bucket}: shipping {size(len(request.archive))} of code")
     maker = secrets.token_hex(8)
     try:
-        try:
-            return _bring_up(request, plan, aws, say, maker, known)
-        except EnvironmentFailure as error:
-            if not plan.shared or not shared_network.LOST.search(str(error)):
-                raise
-            say(f"the network {SHARED_NETWORK} was removed in the meantime: making it again")
-            known = known or cloudformation.describe(aws, its.stack)
-            return _bring_up(request, plan, aws, say, maker, known)
+        return _bring_up(request, plan, aws, say, maker, known)
     except BaseException:
         if known is None:
             _undo(request.name, bucket, say, aws, maker)
@@ -161,18 +155,6 @@ def _try(request: ClusterSpec, plan: LaunchPlan, aws: Aws, say: Say) -> None:
         say(f"warning: {dry_run.told(refused)}")
 
 
-def _size(count: int) -> str:
-    return f"{count / 2**20:.1f} MiB" if count >= 2**20 else f"{max(1, count // 2**10)} KiB"
-
-
-def _check_owner(known: Mapping[str, Any], cluster: str) -> None:
-    if cloudformation.tags(known).get(CLUSTER) != cluster:
-        raise UsageError(
-            f"--name {cluster}: the stack {known['StackName']} was not made by spotelastic: "
-            "choose another name, or delete it"
-        )
-
-
 def _bring_up(
     request: ClusterSpec,
     plan: LaunchPlan,
@@ -200,10 +182,9 @@ def _bring_up(
     say(f"code, certificates and software: shipped after {steady() - began:.0f} s")
     control = 0 if request.asleep else len(plan.spec.etcd_members)
     say(f"stack {its.stack}: queue, roles, {counted(control, 'control node')}")
-    former = {} if known is None else own_of(cloudformation.tags(known))
-    if known is not None and former != demands.tags:
+    if known is not None and own_of(cloudformation.tags(known)) != demands.tags:
         say("tags: nodes that run, with their disks, and secrets that are stored keep theirs")
-    make = partial(_make_workers, request, plan, aws, say, tuple(former))
+    make = partial(_make_workers, request, plan, aws, say)
     early = EarlyWorkers(aws, its, plan.parameters, make)
     outputs = cloudformation.ensure(
         aws,
@@ -249,18 +230,12 @@ def _in_its_network(
 
 
 def _make_workers(
-    request: ClusterSpec,
-    plan: LaunchPlan,
-    aws: Aws,
-    say: Say,
-    former_tags: tuple[str, ...],
-    parts: StackParts,
+    request: ClusterSpec, plan: LaunchPlan, aws: Aws, say: Say, parts: StackParts
 ) -> None:
     """Create or change the worker groups, which use these parts of the stack."""
-    size = 0 if request.asleep else _launched(request)
-    instances = "instance" if size == 1 else "instances"
+    count = 0 if request.asleep else _launched(request)
     say(
-        f"workers {plan.spec.worker_group}: {size} spot {instances} of "
+        f"workers {plan.spec.worker_group}: {counted(count, 'spot instance')} of "
         f"{request.job.instance_types[0]}"
         + ("" if request.proven else ", once a control node answers: it is the first cluster here")
     )
@@ -272,7 +247,6 @@ def _make_workers(
         first=_subnets(plan, parts, _first(request, plan)),
         reserved_subnets=_subnets(plan, parts, request.job.capacity.reserved_zones),
         placement_group=parts.placement_group if plan.parameters["PlacedIn"] else "",
-        former_tags=former_tags,
     )
     worker_groups.ensure(aws, groups)
 
@@ -285,7 +259,6 @@ def _workers(request: ClusterSpec, plan: LaunchPlan) -> WorkerGroups:
         types=request.job.instance_types,
         size=plan.spec.settings.max_nodes,
         start=_start(request),
-        spot=True,
         image=plan.image,
         bucket=plan.bucket,
         profile=plan.parameters["GivenWorkerProfile"],
@@ -403,15 +376,6 @@ def describe(cluster: ClusterRecord, spec: JobSpec, archive: bytes = b"") -> Clu
     return replace(cluster, spec=spec)
 
 
-def change(
-    cluster: ClusterRecord, how: Callable[[JobSpec], JobSpec], archive: bytes = b""
-) -> ClusterRecord:
-    """Change the stored description of the job, keeping what others change at the same time."""
-    objects = cluster.objects
-    spec = objects.change_job(lambda spec: _prepare(objects, how(spec), archive))
-    return replace(cluster, spec=spec)
-
-
 def _prepare(objects: BucketObjects, spec: JobSpec, archive: bytes) -> JobSpec:
     """Put what a description refers to into the bucket, before the description itself."""
     code = f"code/{spec.code}.tar.gz"
@@ -465,14 +429,10 @@ def ship(cluster: ClusterRecord, request: ClusterSpec, *, new: bool) -> ClusterR
 
 def ensure_token(aws: Aws, its: Names, demands: AccountDemands = NO_DEMANDS) -> None:
     """Store the token by which the cluster's daemons know each other, unless it has one."""
-    try:
-        with calling(f"store the secret {its.token}"):
-            aws.ssm.put_parameter(
-                Name=its.token,
-                Description="Secret by which nodes of a spotelastic cluster recognize each other",
-                Value=secrets.token_hex(32),
-                **user_secrets.parameter(its.cluster, demands),
-            )
-    except Rejected as error:
-        if error.code != "ParameterAlreadyExists":
-            raise
+    with passing("ParameterAlreadyExists"), calling(f"store the secret {its.token}"):
+        aws.ssm.put_parameter(
+            Name=its.token,
+            Description="Secret by which nodes of a spotelastic cluster recognize each other",
+            Value=secrets.token_hex(32),
+            **user_secrets.parameter(its.cluster, demands),
+        )

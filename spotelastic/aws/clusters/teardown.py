@@ -18,7 +18,7 @@ import msgspec
 from spotelastic_checkpoints.commit.latest import LATEST, ForwardPointer, decoded
 
 from spotelastic.aws.base import account
-from spotelastic.aws.base.clients import Aws, Rejected, calling
+from spotelastic.aws.base.clients import Aws, calling, listed, passing
 from spotelastic.aws.base.identity import CLUSTER
 from spotelastic.aws.base.names import MEMBERS, Names
 from spotelastic.aws.base.waiting import until
@@ -174,11 +174,8 @@ def bucket_of(aws: Aws, its: Names, otherwise: str = "") -> str:
 
 
 def _note(objects: BucketObjects) -> None:
-    try:
+    with passing("NoSuchBucket"):  # `up` ended before it created one
         objects.put(STOPPING, b"")
-    except Rejected as error:
-        if error.code != "NoSuchBucket":  # `up` ended before it created one
-            raise
 
 
 def _end_instances(
@@ -219,10 +216,9 @@ def _have_interfaces(aws: Aws, cluster: str, instances: Sequence[str]) -> bool:
     for first in range(0, len(instances), AT_ONCE):
         asked = list(instances[first : first + AT_ONCE])
         with calling(f"list the network interfaces of {cluster}"):
-            pages = aws.ec2.get_paginator("describe_network_interfaces").paginate(
-                Filters=[{"Name": "attachment.instance-id", "Values": asked}]
-            )
-            if any(page["NetworkInterfaces"] for page in pages):
+            its = [{"Name": "attachment.instance-id", "Values": asked}]
+            call, key = "describe_network_interfaces", "NetworkInterfaces"
+            if any(listed(aws.ec2, call, key, Filters=its)):
                 return True
     return False
 
@@ -235,10 +231,9 @@ def has_secrets(aws: Aws, name: str) -> bool:
 def _secrets(aws: Aws, its: Names) -> list[str]:
     """Return the names of all parameters below the cluster's folder."""
     with calling(f"list the secrets of {its.cluster}"):
-        pages = aws.ssm.get_paginator("describe_parameters").paginate(  # returns no values
-            ParameterFilters=[{"Key": "Path", "Option": "Recursive", "Values": [its.secrets]}]
-        )
-        return [item["Name"] for page in pages for item in page["Parameters"]]
+        below = [{"Key": "Path", "Option": "Recursive", "Values": [its.secrets]}]
+        found = listed(aws.ssm, "describe_parameters", "Parameters", ParameterFilters=below)
+        return [item["Name"] for item in found]
 
 
 def _delete_secrets(aws: Aws, its: Names) -> None:

@@ -1,11 +1,18 @@
-"""Observes and changes Auto Scaling groups and their instances, for the controller."""
+"""Observes Auto Scaling groups and their instances, and ends instances."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from spotelastic.aws.base.clients import DENIED, Aws, Rejected, calling
+from spotelastic.aws.base.clients import (
+    DENIED,
+    Aws,
+    Rejected,
+    calling,
+    listed,
+    listed_instances,
+    passing,
+)
 from spotelastic.aws.base.identity import CLUSTER, MEMBER, ROLE, SUBNETS
-from spotelastic.aws.base.names import TERMINATE_HOOK
 from spotelastic.cloud.model import GroupMember, Instance, Role, WorkerGroup
 
 ROLES: Mapping[str, Role] = {"worker": "worker", "control": "control"}
@@ -83,33 +90,20 @@ def instances(aws: Aws, cluster: str, role: str = "") -> tuple[Instance, ...]:
     if role:
         filters.append({"Name": f"tag:{ROLE}", "Values": [role]})
     with calling(f"describe the instances of {cluster}"):
-        pages = aws.ec2.get_paginator("describe_instances").paginate(Filters=filters)
-        return tuple(
-            _instance(item)
-            for page in pages
-            for reservation in page["Reservations"]
-            for item in reservation["Instances"]
-        )
+        return tuple(map(_instance, listed_instances(aws, filters)))
 
 
 def clusters(aws: Aws) -> frozenset[str]:
     """Return the clusters with a group, an instance or a disk in the account and region."""
     with calling("list the clusters"):
         tagged = [{"Name": "tag-key", "Values": [CLUSTER]}]
-        groups = aws.autoscaling.get_paginator("describe_auto_scaling_groups").paginate(
-            Filters=tagged
-        )
-        found = [group for page in groups for group in page["AutoScalingGroups"]]
         alive = {"Name": "instance-state-name", "Values": ["pending", "running", "stopped"]}
-        instances = aws.ec2.get_paginator("describe_instances").paginate(Filters=[*tagged, alive])
-        found += [
-            instance
-            for page in instances
-            for reservation in page["Reservations"]
-            for instance in reservation["Instances"]
+        call, key = "describe_auto_scaling_groups", "AutoScalingGroups"
+        found = [
+            *listed(aws.autoscaling, call, key, Filters=tagged),
+            *listed_instances(aws, [*tagged, alive]),
+            *listed(aws.ec2, "describe_volumes", "Volumes", Filters=tagged),
         ]
-        volumes = aws.ec2.get_paginator("describe_volumes").paginate(Filters=tagged)
-        found += [volume for page in volumes for volume in page["Volumes"]]
     return frozenset(
         tag["Value"] for item in found for tag in item.get("Tags", ()) if tag["Key"] == CLUSTER
     )
@@ -160,74 +154,9 @@ def _console(aws: Aws, instance: str, **which: bool) -> str:
 # -- act -----------------------------------------------------------------------------------------
 
 
-def replace(aws: Aws, instance: str) -> None:
-    """End an instance of a group, which launches another one: its desired size stays.
-
-    Idempotent: an instance that is gone or in no group is not an error.
-    """
-    _terminate(aws, instance, smaller=False)
-
-
-def remove(aws: Aws, instance: str) -> None:
-    """End an instance of a group and shrink the group by one. Idempotent."""
-    _terminate(aws, instance, smaller=True)
-
-
-def _terminate(aws: Aws, instance: str, *, smaller: bool) -> None:
-    try:
-        with calling(f"{'remove' if smaller else 'replace'} {instance}"):
-            aws.autoscaling.terminate_instance_in_auto_scaling_group(
-                InstanceId=instance, ShouldDecrementDesiredCapacity=smaller
-            )
-    except Rejected as error:
-        if error.code != "ValidationError" or "not found" not in str(error).lower():
-            raise
-
-
-def complete_drain(aws: Aws, group: str, instance: str) -> None:
-    """Let the group go on with an instance that has drained. Idempotent."""
-    try:
-        with calling(f"complete the life-cycle action of {instance}"):
-            aws.autoscaling.complete_lifecycle_action(
-                AutoScalingGroupName=group,
-                LifecycleHookName=TERMINATE_HOOK,
-                InstanceId=instance,
-                LifecycleActionResult="CONTINUE",
-            )
-    except Rejected as error:
-        if error.code != "ValidationError":  # no active action: it timed out or was completed
-            raise
-
-
-def set_desired(aws: Aws, group: str, desired: int) -> None:
-    """Set the number of instances that the group keeps."""
-    with calling(f"set the size of {group} to {desired}"):
-        aws.autoscaling.set_desired_capacity(
-            AutoScalingGroupName=group, DesiredCapacity=desired, HonorCooldown=False
-        )
-
-
-def set_subnets(aws: Aws, group: str, subnets: Sequence[str]) -> None:
-    """Set the subnets in which the group launches from now on; existing instances stay."""
-    with calling(f"let {group} launch in {', '.join(subnets)}"):
-        aws.autoscaling.update_auto_scaling_group(
-            AutoScalingGroupName=group, VPCZoneIdentifier=",".join(subnets)
-        )
-
-
-def resume(aws: Aws, group: str) -> None:
-    """Let the group launch again."""
-    with calling(f"let {group} launch again"):
-        aws.autoscaling.resume_processes(AutoScalingGroupName=group, ScalingProcesses=["Launch"])
-
-
 def end(aws: Aws, instances: Sequence[str]) -> None:
     """Terminate instances, whether in a group or not."""
     if not instances:
         return
-    try:
-        with calling(f"terminate {', '.join(instances)}"):
-            aws.ec2.terminate_instances(InstanceIds=list(instances))
-    except Rejected as error:
-        if error.code != "InvalidInstanceID.NotFound":
-            raise
+    with passing("InvalidInstanceID.NotFound"), calling(f"terminate {', '.join(instances)}"):
+        aws.ec2.terminate_instances(InstanceIds=list(instances))

@@ -81,24 +81,13 @@ def estimate(
 ) -> Estimate:
     """Return the estimate. `nodes` is (--min, --max); `addresses` the public ones at these."""
     low, high = nodes
+    busy = f", {CREDIT:g} USD a vCPU-hour if busy" if control.startswith("t3") else ""
+    control_disks = _disk(CONTROL_DISKS_GIB)
     lines: Sequence[Line] = (
         Line(f"worker, {worker}", low, high, worker_usd),
         Line(f"worker disk, {disk_gib} GiB", low, high, _worker_disk(disk_gib, DISK_MIB_S)),
-        Line(
-            f"control node, {control}",
-            controls,
-            controls,
-            control_usd,
-            f"on demand, {CREDIT:g} USD a vCPU-hour if busy"
-            if control[:2] == "t3"
-            else "on demand",
-        ),
-        Line(
-            f"control disks, {CONTROL_DISKS_GIB} GiB",
-            controls,
-            controls,
-            _disk(CONTROL_DISKS_GIB),
-        ),
+        Line(f"control node, {control}", controls, controls, control_usd, f"on demand{busy}"),
+        Line(f"control disks, {CONTROL_DISKS_GIB} GiB", controls, controls, control_disks),
         Line("public IPv4 address", *addresses, ADDRESS),
         Line(NAT_GATEWAY, nat_gateways, nat_gateways, NAT, f"and {NAT:g} USD a GB"),
     )

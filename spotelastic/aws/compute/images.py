@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from spotelastic.aws.base.clients import Aws, Rejected, calling
+from spotelastic.aws.base.clients import Aws, calling, explained, passing
 from spotelastic.aws.compute.estimate import WORKER_DISK_GIB
 from spotelastic.errors import UsageError
 
@@ -21,8 +21,6 @@ DEEP_LEARNING = tuple(
 
 The last one has drivers only: nodes then install torch when they boot.
 """
-_NO_IMAGE = ("InvalidAMI", "ParameterNotFound")
-"""How codes begin that say that there is no such image."""
 ROOM_GIB = 50
 """Room on a root disk beside its image: for packages, a container, the script's own files."""
 
@@ -38,12 +36,11 @@ class RootDisk:
 
 def first_image(aws: Aws, parameter: str, *others: str) -> str:
     """Return the first of these images that exists."""
-    try:
-        with calling(f"find the machine image {parameter}"):
-            return str(aws.ssm.get_parameter(Name=parameter)["Parameter"]["Value"])
-    except Rejected as error:
-        if error.code != "ParameterNotFound" or not others:
-            raise
+    with (
+        passing("ParameterNotFound" if others else ""),
+        calling(f"find the machine image {parameter}"),
+    ):
+        return str(aws.ssm.get_parameter(Name=parameter)["Parameter"]["Value"])
     return first_image(aws, *others)
 
 
@@ -53,19 +50,18 @@ def given_image(aws: Aws, flag: str, given: str) -> tuple[str, str]:
     The image is named by its id, or by the parameter that holds the id. Raises `UsageError` for one
     that nodes could not boot.
     """
-    try:
+    none = UsageError(
+        f"--{flag} {given}: {aws.region} has no such image, or this account may not use it"
+    )
+    with explained(none, "InvalidAMI", "ParameterNotFound"):
         image = first_image(aws, given) if given.startswith("/") else given
         with calling(f"look at the machine image {image}"):
-            (found,) = aws.ec2.describe_images(ImageIds=[image])["Images"]
-    except (Rejected, ValueError) as error:
-        if isinstance(error, Rejected) and not error.code.startswith(_NO_IMAGE):
-            raise
-        raise UsageError(
-            f"--{flag} {given}: {aws.region} has no such image, or this account may not use it"
-        ) from error
-    if wrong := _unfit(found):
+            found = aws.ec2.describe_images(ImageIds=[image])["Images"]
+    if not found:
+        raise none
+    if wrong := _unfit(found[0]):
         raise UsageError(f"--{flag} {given}: {wrong}")
-    return image, str(found.get("RootDeviceName") or RootDisk().device)
+    return image, str(found[0].get("RootDeviceName") or RootDisk().device)
 
 
 def _unfit(image: Mapping[str, Any]) -> str:
@@ -86,20 +82,14 @@ def find_workers_image(aws: Aws, gpus: int, given: str = "") -> str:
     """
     if given:
         return given_image(aws, "worker-image", given)[0]
-    try:
-        return first_image(aws, *workers_images(gpus))
-    except Rejected as error:
-        if error.code != "ParameterNotFound" or not gpus:
-            raise
-        raise UsageError(
-            f"{aws.region} has none of AWS's Deep Learning images, which nodes with GPUs boot: "
-            "choose another region, or --instance-types without GPUs"
-        ) from error
-
-
-def workers_images(gpus: int) -> tuple[str, ...]:
-    """Return the parameters that name the images for workers with so many GPUs."""
-    return DEEP_LEARNING if gpus else (AMAZON_LINUX,)
+    if not gpus:
+        return first_image(aws, AMAZON_LINUX)
+    none = UsageError(
+        f"{aws.region} has none of AWS's Deep Learning images, which nodes with GPUs boot: choose "
+        "another region, or --instance-types without GPUs"
+    )
+    with explained(none, "ParameterNotFound"):
+        return first_image(aws, *DEEP_LEARNING)
 
 
 def find_root_disk(aws: Aws, image: str, wanted: int | None) -> RootDisk:
@@ -107,14 +97,11 @@ def find_root_disk(aws: Aws, image: str, wanted: int | None) -> RootDisk:
 
     Raises `UsageError` where the image does not fit.
     """
-    try:
-        with calling(f"look at the machine image {image}"):
-            found = aws.ec2.describe_images(ImageIds=[image])["Images"]
-    except Rejected as error:
-        # A cluster keeps its image, which may have been withdrawn. The first launch will tell.
-        if not error.code.startswith("InvalidAMIID"):
-            raise
-        found = []
+    found: list[dict[str, Any]] = []
+    # A cluster keeps its image, which may have been withdrawn. The first launch will tell.
+    withdrawn = passing("InvalidAMIID.NotFound", "InvalidAMIID.Unavailable")
+    with withdrawn, calling(f"look at the machine image {image}"):
+        found = aws.ec2.describe_images(ImageIds=[image])["Images"]
     return choose_root_disk(found[0] if found else {}, wanted)
 
 

@@ -33,8 +33,6 @@ class InstanceType:
     """Maker of its GPUs: NVIDIA, AMD, ...; "" without any."""
     gpu_share: float = 1.0
     """Part of a GPU that each of its GPUs is."""
-    accelerator: str = ""
-    """Accelerator that is no GPU: Trainium, ...; "" without any."""
     memory_mib: int = 2**20
     spot: bool = True
     """Whether it can be bought as spot."""
@@ -103,17 +101,8 @@ TOO_OLD = frozenset({"K520", "GRID K520", "K80", "M60", "V100"})
 """NVIDIA's GPUs from before Turing, for which there is no open kernel driver."""
 LEAST_MEMORY_MIB = 2048
 """Memory below which installing and importing PyTorch fails, and etcd has no room to grow."""
-_OTHER_ACCELERATORS = {
-    "InferenceAcceleratorInfo": "Accelerators",
-    "NeuronInfo": "NeuronDevices",
-    "FpgaInfo": "Fpgas",
-    "MediaAcceleratorInfo": "Accelerators",
-}
-"""Where EC2 describes accelerators that are no GPUs."""
-_ACCELERATED = re.compile(r"(trn|inf|dl|vt|f)\d")
-"""Names of types with such accelerators: EC2 does not describe those of every type."""
-_WITH_GPU = re.compile(r"(g|gr|p)\d")
-"""Names of types with GPUs."""
+_ACCELERATED = re.compile(r"(g|gr|p|trn|inf|dl|vt|f)\d")
+"""Names of types with GPUs or other accelerators: EC2 does not describe those of every type."""
 
 
 def traits(kind: InstanceType) -> tuple[object, ...]:
@@ -153,12 +142,7 @@ def describe_mismatch(kind: InstanceType) -> str:
             f"it has {kind.gpu_share:g} of an {kind.gpu}, and the driver of the workers' image is "
             "for whole GPUs: use g4dn, g5 or g6"
         )
-    if kind.accelerator:
-        return (
-            f"its accelerator is {kind.accelerator}, and PyTorch would train on the CPU: use "
-            "g4dn, g5 or g6"
-        )
-    if not kind.gpus and _WITH_GPU.match(kind.name):
+    if not kind.gpus and _ACCELERATED.match(kind.name):
         return "EC2 describes no GPU of it, and PyTorch would train on the CPU: use g4dn, g5 or g6"
     if kind.memory_mib < LEAST_MEMORY_MIB:
         return f"PyTorch needs {LEAST_MEMORY_MIB} MiB of memory, and it has {kind.memory_mib}"
@@ -210,20 +194,10 @@ def parse_type(item: dict[str, Any]) -> InstanceType:
         placements=tuple(item.get("PlacementGroupInfo", {}).get("SupportedStrategies", ())),
         gpu_maker=gpus[0].get("Manufacturer", "") if gpus else "",
         gpu_share=gpus[0].get("GpuPartitionSize", 1.0) if gpus else 1.0,
-        accelerator=_accelerator(item),
         memory_mib=item.get("MemoryInfo", {}).get("SizeInMiB", 2**20),
         spot="spot" in item.get("SupportedUsageClasses", ("spot",)),
         nvme=item.get("EbsInfo", {}).get("NvmeSupport", "required") != "unsupported",
     )
-
-
-def _accelerator(item: dict[str, Any]) -> str:
-    """Return the name of an accelerator that is no GPU; "" without any."""
-    for info, devices in _OTHER_ACCELERATORS.items():
-        for device in item.get(info, {}).get(devices, ()):
-            return str(device.get("Name") or info)
-    name = item["InstanceType"]
-    return "no GPU" if _ACCELERATED.match(name) and not item.get("GpuInfo") else ""
 
 
 def shipped() -> tuple[InstanceType, ...]:

@@ -22,8 +22,6 @@ class WorkerGroups:
     types: tuple[str, ...]
     size: int
     """Most instances of a group."""
-    spot: bool
-    """Whether the spot group has the instances; the other group exists, and is empty."""
     image: str
     bucket: str
     profile: str
@@ -31,8 +29,8 @@ class WorkerGroups:
     security_group: str
     subnets: tuple[str, ...]
     """Subnets that nodes may be in."""
-    start: int | None = None
-    """Initial size of a new group; None means `size`. Later the controller sizes it."""
+    start: int
+    """Initial size of a new spot group. Later the controller sizes it."""
     first: tuple[str, ...] = ()
     """Subnets in which a new group launches; empty means all. Later the controller chooses."""
     disk: RootDisk = RootDisk()
@@ -42,8 +40,6 @@ class WorkerGroups:
     placement_group: str = ""
     own_tags: Mapping[str, str] = field(default_factory=dict)
     """The user's tags, for all that is made here."""
-    former_tags: tuple[str, ...] = ()
-    """Keys of the user's tags that groups may have from an earlier `up`."""
     key: str = ""
     """ARN of the key that encrypts disks; empty: the account's default key."""
     user_data: str = ""
@@ -59,7 +55,7 @@ class WorkerGroups:
     buys: bool = False
     """Whether it buys on demand what they lack."""
     reserved_start: int = 0
-    """Initial size of that group."""
+    """Initial size of that group; without reservations it is empty at first."""
 
 
 def launch_template(wanted: WorkerGroups, *, spot: bool = True) -> dict[str, Any]:
@@ -73,6 +69,8 @@ def launch_template(wanted: WorkerGroups, *, spot: bool = True) -> dict[str, Any
     }
     pairs = pairs_of(tags)
     reserved = () if spot else wanted.reservations
+    # EC2 refuses a launch on demand that would tag a spot request, of which it has none.
+    others = ("network-interface", "spot-instances-request") if spot else ("network-interface",)
     data: dict[str, Any] = {
         "ImageId": wanted.image,
         "InstanceType": reserved[0].type if reserved else wanted.types[0],
@@ -101,7 +99,7 @@ def launch_template(wanted: WorkerGroups, *, spot: bool = True) -> dict[str, Any
             *({"ResourceType": kind, "Tags": pairs} for kind in ("instance", "volume")),
             *(
                 {"ResourceType": kind, "Tags": pairs_of(wanted.own_tags)}
-                for kind in _others_with_tags(wanted, spot=spot)
+                for kind in (others if wanted.own_tags else ())
             ),
         ],
     }
@@ -114,16 +112,6 @@ def launch_template(wanted: WorkerGroups, *, spot: bool = True) -> dict[str, Any
     if wanted.placement_group:
         data["Placement"] = {"GroupName": wanted.placement_group}
     return data
-
-
-def _others_with_tags(wanted: WorkerGroups, *, spot: bool) -> tuple[str, ...]:
-    """Return what else of a launch gets the user's tags.
-
-    EC2 refuses a launch on demand that would tag a spot request, of which it has none.
-    """
-    if not wanted.own_tags:
-        return ()
-    return ("network-interface", *(("spot-instances-request",) if spot else ()))
 
 
 def _interface(its: Interface, wanted: WorkerGroups) -> dict[str, Any]:

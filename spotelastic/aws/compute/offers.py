@@ -1,9 +1,10 @@
 """Looks up which zones offer instance types, and current spot prices."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
-from spotelastic.aws.base.clients import Aws, calling
+from spotelastic.aws.base.clients import Aws, calling, listed
 
 
 def zones(aws: Aws, wanted: Iterable[str]) -> dict[str, frozenset[str]]:
@@ -14,10 +15,8 @@ def zones(aws: Aws, wanted: Iterable[str]) -> dict[str, frozenset[str]]:
     types = [{"Name": "instance-type", "Values": sorted(set(wanted))}]
     usual = [{"Name": "zone-type", "Values": ["availability-zone"]}]
     with calling("find the zones that offer the instance types"):
-        pages = aws.ec2.get_paginator("describe_instance_type_offerings").paginate(
-            LocationType="availability-zone", Filters=types
-        )
-        offers = [item for page in pages for item in page["InstanceTypeOfferings"]]
+        call, key = "describe_instance_type_offerings", "InstanceTypeOfferings"
+        offers = list(listed(aws.ec2, call, key, LocationType="availability-zone", Filters=types))
         found = aws.ec2.describe_availability_zones(Filters=usual)["AvailabilityZones"]
     by_zone: dict[str, set[str]] = {zone["ZoneName"]: set() for zone in found}
     for offer in offers:
@@ -29,15 +28,15 @@ def zones(aws: Aws, wanted: Iterable[str]) -> dict[str, frozenset[str]]:
 def spot_prices(aws: Aws, wanted: Sequence[str]) -> dict[str, dict[str, float]]:
     """Return the current spot prices by type and zone, in US dollars an hour."""
     with calling("look up spot prices"):
-        pages = aws.ec2.get_paginator("describe_spot_price_history").paginate(
+        items = listed(
+            aws.ec2,
+            "describe_spot_price_history",
+            "SpotPriceHistory",
             InstanceTypes=sorted(set(wanted)),
             ProductDescriptions=["Linux/UNIX"],
             StartTime=datetime.now(UTC),
         )
-        items = [item for page in pages for item in page["SpotPriceHistory"]]
-    prices: dict[str, dict[str, float]] = {}
-    for item in sorted(items, key=lambda item: item["Timestamp"]):
-        prices.setdefault(item["InstanceType"], {})[item["AvailabilityZone"]] = float(
-            item["SpotPrice"]
-        )
-    return prices
+        prices: dict[str, dict[str, float]] = defaultdict(dict)
+        for item in sorted(items, key=lambda item: item["Timestamp"]):
+            prices[item["InstanceType"]][item["AvailabilityZone"]] = float(item["SpotPrice"])
+    return dict(prices)

@@ -8,8 +8,9 @@ Scores are advice: whatever AWS answers, in whatever partition, stops nothing.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
-from spotelastic.aws.base.clients import Aws, Rejected, calling
+from spotelastic.aws.base.clients import Aws, Rejected, calling, listed
 from spotelastic.errors import Unavailable
 
 MEANINGFUL = 3
@@ -31,26 +32,26 @@ def ask(aws: Aws, types: Sequence[str], nodes: int, regions: Sequence[str]) -> M
     """Return the score of each zone of these regions, 1 to 10; empty if AWS does not tell."""
 
     def asked(size: int) -> dict[Place, int]:
-        pages = aws.ec2.get_paginator("get_spot_placement_scores").paginate(
+        items = listed(
+            aws.ec2,
+            "get_spot_placement_scores",
+            "SpotPlacementScores",
             InstanceTypes=sorted(types),
             TargetCapacity=size,
             SingleAvailabilityZone=True,
             RegionNames=list(regions),
         )
-        items = [item for page in pages for item in page["SpotPlacementScores"]]
         return {
             (item.get("Region", ""), item["AvailabilityZoneId"]): int(item["Score"])
             for item in items
         }
 
-    try:
-        with calling("ask for placement scores"):
-            found = asked(nodes)
-            if len(types) >= MEANINGFUL or max(found.values(), default=0) > BLIND:
-                return found
-            return by_size([asked(size) for size in SIZES])
-    except (Rejected, Unavailable):
-        return {}
+    with suppress(Rejected, Unavailable), calling("ask for placement scores"):
+        found = asked(nodes)
+        if len(types) >= MEANINGFUL or max(found.values(), default=0) > BLIND:
+            return found
+        return by_size([asked(size) for size in SIZES])
+    return {}
 
 
 def by_size(scores: Sequence[Mapping[Place, int]]) -> dict[Place, int]:

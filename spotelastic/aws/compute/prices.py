@@ -8,7 +8,6 @@ import json
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from spotelastic.aws.base.clients import Aws, calling
@@ -66,8 +65,8 @@ class PriceList:
 
     def prepare(self, types: Iterable[str]) -> None:
         """Look up prices in the background, before they are needed."""
-        ask = partial(self._all, tuple(types))
-        threading.Thread(target=ask, name="prices", daemon=True).start()
+        for type in types:
+            threading.Thread(target=self.on_demand, args=(type,), daemon=True).start()
 
     def on_demand(self, type: str) -> float:
         """Return the price of a type in US dollars an hour; 0 if not known."""
@@ -84,10 +83,6 @@ class PriceList:
         with self._lock:
             dates = [listed.date for listed in self._listed.values() if listed.usd]
             return min(dates, default=self._table.date)
-
-    def _all(self, types: Iterable[str]) -> None:
-        for type in types:
-            self.on_demand(type)
 
     def _ask(self, type: str, now: float) -> ListPrice:
         its = partition_of(self._aws.region)
@@ -136,34 +131,21 @@ def _latest_listed(aws: Aws, type: str) -> tuple[float, str]:
     return min(each for each in found if each[0] > 0)
 
 
-class AwsPrices:
+class AwsPrices(PriceList):
     """The prices of one account. Spot prices raise `Unavailable` and `EnvironmentFailure`."""
 
     def __init__(
         self,
         aws: Aws,
-        listed: PriceList | None = None,
-        clock: Clock = steady,
         *,
         disk_gib: int = estimate.WORKER_DISK_GIB,
         disk_mib_s: int = estimate.DISK_MIB_S,
     ) -> None:
         """`disk_gib` and `disk_mib_s` are size and throughput of a worker's root disk."""
-        self._aws = aws
+        super().__init__(aws)
         self._disk_gib = disk_gib
         self._disk_mib_s = disk_mib_s
-        self._listed = listed or PriceList(aws)
-        self._clock = clock
         self._spot: dict[tuple[str, str], tuple[float, float]] = {}
-
-    @property
-    def date(self) -> str:
-        """Date of the on-demand prices."""
-        return self._listed.date
-
-    def on_demand(self, type: str) -> float:
-        """Return the on-demand price of a type; 0 if not known."""
-        return self._listed.on_demand(type)
 
     def besides(self, role: str, *, public: bool) -> float:
         """Return the price of a node's disks, and of its address if that is public."""

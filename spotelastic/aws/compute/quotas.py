@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from spotelastic.aws.base.clients import Aws, Rejected, calling
+from spotelastic.aws.base.clients import Aws, calling, listed_instances, passing
 from spotelastic.aws.base.identity import CLUSTER
 from spotelastic.aws.base.partitions import partition_of
 from spotelastic.aws.compute import instance_types
@@ -62,11 +62,6 @@ class Allowance:
         """VCPUs that are left."""
         return max(0, self.vcpus - self.used)
 
-    @property
-    def purchase(self) -> str:
-        """Return "spot" or "on-demand"."""
-        return "spot" if self.spot else "on-demand"
-
     def request(self, kind: InstanceType, wanted: int) -> str:
         """Return the command that asks for as many vCPUs as so many more instances need."""
         return request(self.region, self.code, self.used + wanted * kind.vcpus)
@@ -78,8 +73,9 @@ class Allowance:
     def describe(self, kind: InstanceType, wanted: int, instead: str = "") -> str:
         """Return, e.g., "quota allows 3 of 8 spot g5.xlarge (...)"; `instead` precedes advice."""
         in_use = f", {self.used} in use" if self.used else ""
+        purchase = "spot" if self.spot else "on-demand"
         return (
-            f"quota allows {min(self.instances(kind), wanted)} of {wanted} {self.purchase} "
+            f"quota allows {min(self.instances(kind), wanted)} of {wanted} {purchase} "
             f"{kind.name} ({self.family}: {self.vcpus} vCPUs{in_use}, {kind.vcpus} each); "
             f"{instead}ask for more: {self.request(kind, wanted)}"
         )
@@ -116,24 +112,10 @@ class Share:
     """Nodes of one purchase, judged by the type of which the quotas allow most."""
 
     wanted: int
-    left: tuple[Allowance, InstanceType] | None
-    """The allowance and type; None if a quota is not known, which then forbids nothing."""
-
-    @property
-    def had(self) -> int:
-        """How many of the wanted nodes the quota allows."""
-        if self.left is None:
-            return self.wanted
-        allowance, kind = self.left
-        return min(self.wanted, allowance.instances(kind))
-
-    @property
-    def text(self) -> str:
-        """The description of the allowance; "" if it is not known."""
-        if self.left is None:
-            return ""
-        allowance, kind = self.left
-        return allowance.describe(kind, self.wanted)
+    had: int
+    """How many of the wanted nodes the quota allows; all if it is not known."""
+    text: str = ""
+    """The description of the allowance; "" if it is not known."""
 
 
 def shares(
@@ -148,7 +130,7 @@ def refusal(found: Sequence[Share], nodes: NodeDemand) -> str:
     """Return which quotas together allow too few nodes; "" if they allow enough."""
     if sum(share.had for share in found) >= nodes.least:
         return ""
-    return "; and ".join(share.text for share in found if share.wanted and share.left)
+    return "; and ".join(share.text for share in found if share.wanted and share.text)
 
 
 def _share(
@@ -158,8 +140,9 @@ def _share(
     left = [(allowed(kind.name, spot=spot), kind) for kind in kinds] if wanted else []
     known = [(allowance, kind) for allowance, kind in left if allowance is not None]
     if not known or len(known) < len(left):
-        return Share(wanted, None)
-    return Share(wanted, max(known, key=lambda each: each[0].instances(each[1])))
+        return Share(wanted, wanted)
+    most, its = max(known, key=lambda each: each[0].instances(each[1]))
+    return Share(wanted, min(wanted, most.instances(its)), most.describe(its, wanted))
 
 
 def family(name: str) -> Family | None:
@@ -191,6 +174,14 @@ def named(types: Iterable[str], region: str, *, spot: bool) -> str:
     )
 
 
+def value(aws: Aws, code: str, service: str = "ec2") -> int | None:
+    """Return a quota of the account and region; None if AWS has none of that code."""
+    with passing("NoSuchResourceException"), calling(f"look up the quota {code}"):
+        answer = aws.quotas.get_service_quota(ServiceCode=service, QuotaCode=code)
+        return int(answer["Quota"]["Value"])
+    return None
+
+
 class Quotas:
     """The quotas of one region, each looked up once. Raises `Rejected`, `Unavailable`."""
 
@@ -214,14 +205,7 @@ class Quotas:
 
     def _value(self, code: str) -> int | None:
         if code not in self._values:
-            try:
-                with calling(f"look up the quota {code}"):
-                    answer = self._aws.quotas.get_service_quota(ServiceCode="ec2", QuotaCode=code)
-                self._values[code] = int(answer["Quota"]["Value"])
-            except Rejected as error:
-                if error.code != "NoSuchResourceException":
-                    raise
-                self._values[code] = None
+            self._values[code] = value(self._aws, code)
         return self._values[code]
 
     def _used(self, code: str) -> int:
@@ -232,20 +216,14 @@ class Quotas:
     def _count(self) -> Counter[tuple[str, bool]]:
         """Return used vCPUs by (quota code, whether spot)."""
         with calling("count the instances that run"):
-            pages = self._aws.ec2.get_paginator("describe_instances").paginate(
-                Filters=[{"Name": "instance-state-name", "Values": ["pending", "running"]}]
-            )
+            alive = [{"Name": "instance-state-name", "Values": ["pending", "running"]}]
             running = [
                 (item["InstanceType"], item.get("InstanceLifecycle") == "spot")
-                for page in pages
-                for reservation in page["Reservations"]
-                for item in reservation["Instances"]
+                for item in listed_instances(self._aws, alive)
                 if not self._is_own(item.get("Tags", ()))
             ]
         names = sorted({name for name, _ in running})
-        kinds = (
-            {kind.name: kind for kind in instance_types.describe(self._aws, names)} if names else {}
-        )
+        kinds = {kind.name: kind for kind in instance_types.describe(self._aws, names)}
         used: Counter[tuple[str, bool]] = Counter()
         for name, spot in running:
             if its := family(name):

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from spotelastic.aws.base.clients import DENIED, Aws, Rejected, calling
+from spotelastic.aws.base.clients import DENIED, Aws, calling, listed, passing
 from spotelastic.aws.compute import autoscaling
 from spotelastic.errors import UsageError
 from spotelastic.model.job import Capacity, JobSpec, Reservation
@@ -84,13 +84,13 @@ def offered(aws: Aws, job: JobSpec, asked: Sequence[Reservation]) -> tuple[str, 
         return ()
     if asked:
         return (f"--reservations {asked[0].id}: the account has none that fits and is {OPEN}",)
-    try:
-        found = [each for each in _of_job(aws, job, _items(aws, job.instance_types)) if each.count]
-    except Rejected as error:
-        if error.code not in DENIED:
-            raise
-        return ()
-    return tuple(f"the account has {described(each)}: --reservations {each.id}" for each in found)
+    with passing(*DENIED):
+        return tuple(
+            f"the account has {described(each)}: --reservations {each.id}"
+            for each in _of_job(aws, job, _items(aws, job.instance_types))
+            if each.count
+        )
+    return ()
 
 
 def described(its: Reservation) -> str:
@@ -130,10 +130,9 @@ def _items(aws: Aws, types: Sequence[str]) -> list[dict[str, Any]]:
         "tenancy": ["default"],
     }
     with calling("look for reservations of capacity"):
-        pages = aws.ec2.get_paginator("describe_capacity_reservations").paginate(
-            Filters=[{"Name": name, "Values": values} for name, values in wanted.items()]
-        )
-        return [each for page in pages for each in page["CapacityReservations"]]
+        filters = [{"Name": name, "Values": values} for name, values in wanted.items()]
+        call, key = "describe_capacity_reservations", "CapacityReservations"
+        return list(listed(aws.ec2, call, key, Filters=filters))
 
 
 def _of_job(aws: Aws, job: JobSpec, items: Sequence[dict[str, Any]]) -> list[Reservation]:

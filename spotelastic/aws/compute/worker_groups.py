@@ -14,11 +14,19 @@ itself ends the instances. For the same reason no instance is protected from sca
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from spotelastic.aws.base.clients import DENIED, KNOWN_WITHIN, Aws, Busy, Rejected, calling, patient
+from spotelastic.aws.base.clients import (
+    DENIED,
+    Aws,
+    Busy,
+    Rejected,
+    calling,
+    listed,
+    patient,
+)
 from spotelastic.aws.base.demands import pairs_of
 from spotelastic.aws.base.identity import CLUSTER, SUBNETS
 from spotelastic.aws.base.names import SWITCH, TERMINATE_HOOK, Names
@@ -47,16 +55,12 @@ UNHEARD_OF = re.compile(
 
 
 def ensure(aws: Aws, wanted: WorkerGroups) -> None:
-    """Create or update the launch template and both groups, the one in use last."""
-    versions = dict.fromkeys((True, False), _ensure_template(aws, wanted, spot=True))
+    """Create or update the launch template and both groups, that of spot instances last."""
+    version = on_demand = _ensure_template(aws, wanted, spot=True)
     if wanted.own_tags or wanted.reservations:
-        versions[False] = _ensure_template(aws, wanted, spot=False)
-    in_use, other = wanted.names.workers, wanted.names.on_demand
-    if not wanted.spot:
-        in_use, other = other, in_use
-    start = wanted.size if wanted.start is None else wanted.start
-    for name, size in ((other, wanted.reserved_start), (in_use, start)):
-        _ensure_group(aws, wanted, name, size, versions[name == wanted.names.workers])
+        on_demand = _ensure_template(aws, wanted, spot=False)
+    _ensure_group(aws, wanted, wanted.names.on_demand, wanted.reserved_start, on_demand)
+    _ensure_group(aws, wanted, wanted.names.workers, wanted.start, version)
 
 
 def postpone(aws: Aws, group: str, until: float) -> None:
@@ -85,15 +89,16 @@ def root_disk(aws: Aws, its: Names) -> RootDisk | None:
 
 def _data(aws: Aws, its: Names) -> dict[str, Any]:
     """Return the data of the cluster's launch template; nothing if there is none yet."""
-    found = _template(aws, its.workers)
-    if found is None or not _is_owned(found.get("Tags", ()), its.cluster):
-        return {}
     try:
-        data: dict[str, Any] = _latest(aws, its.workers)["LaunchTemplateData"]
+        with calling(f"read the launch template {its.workers}"):
+            answer = aws.ec2.describe_launch_template_versions(
+                LaunchTemplateName=its.workers, Versions=["$Latest"]
+            )
     except Rejected as error:
         if not _is_gone(error):
             raise
         return {}
+    data: dict[str, Any] = answer["LaunchTemplateVersions"][0]["LaunchTemplateData"]
     return data
 
 
@@ -109,6 +114,12 @@ def allow(aws: Aws, group: str, size: int) -> None:
 # -- the launch template -------------------------------------------------------------------------
 
 
+def _is_there(error: Rejected | Busy) -> bool:
+    """Whether AWS has something that it does not show yet: an `up` before has just made it."""
+    return error.code in ("AlreadyExists", "InvalidLaunchTemplateName.AlreadyExistsException")
+
+
+@patient(_is_there)
 def _ensure_template(aws: Aws, wanted: WorkerGroups, *, spot: bool) -> str:
     """Return the version of the launch template that is as wanted; create one if none is.
 
@@ -119,11 +130,7 @@ def _ensure_template(aws: Aws, wanted: WorkerGroups, *, spot: bool) -> str:
     found = _template(aws, name)
     versions = _versions(aws, name) if found else None
     if found is None or versions is None:
-        if _create_template(aws, wanted, data, digest):
-            return "1"
-        what = f"the launch template {name}"
-        found = _shown(what, lambda: _template(aws, name))
-        versions = _shown(what, lambda: _versions(aws, name))
+        return _create_template(aws, wanted, data, digest)
     _check_owner(f"launch template {name}", found.get("Tags", ()), wanted.names.cluster)
     same = [each for each in versions if each.get("VersionDescription") == digest]
     version = max(same, key=lambda each: int(each["VersionNumber"]), default=None)
@@ -139,10 +146,8 @@ def _versions(aws: Aws, name: str) -> list[dict[str, Any]] | None:
     """Return all versions of a launch template; None if there is no such template (any more)."""
     try:
         with calling(f"read the versions of the launch template {name}"):
-            pages = aws.ec2.get_paginator("describe_launch_template_versions").paginate(
-                LaunchTemplateName=name
-            )
-            return [each for page in pages for each in page["LaunchTemplateVersions"]]
+            call, key = "describe_launch_template_versions", "LaunchTemplateVersions"
+            return list(listed(aws.ec2, call, key, LaunchTemplateName=name))
     except Rejected as error:
         if not _is_gone(error):
             raise
@@ -154,28 +159,18 @@ def _is_gone(error: Rejected) -> bool:
     return error.code.startswith("InvalidLaunchTemplate")
 
 
-def _create_template(aws: Aws, wanted: WorkerGroups, data: dict[str, Any], digest: str) -> bool:
-    """Create the launch template; return False if there is one already, and EC2 did not show it."""
+def _create_template(aws: Aws, wanted: WorkerGroups, data: dict[str, Any], digest: str) -> str:
+    """Create the launch template; return the number of its first version."""
     name = wanted.names.workers
     tags = [_tag(wanted.names.cluster), *pairs_of(wanted.own_tags)]
-    try:
-        with calling(f"create the launch template {name}"):
-            aws.ec2.create_launch_template(
-                LaunchTemplateName=name,
-                LaunchTemplateData=data,
-                VersionDescription=digest,
-                TagSpecifications=[{"ResourceType": "launch-template", "Tags": tags}],
-            )
-    except Rejected as error:
-        if error.code != "InvalidLaunchTemplateName.AlreadyExistsException":
-            raise
-        return False
-    return True
-
-
-def _shown(what: str, look: Callable[[], T | None]) -> T:
-    """Wait until AWS shows what it says is there: an `up` before has just made it."""
-    return until(look, f"{what} exists, and AWS does not show it", KNOWN_WITHIN)
+    with calling(f"create the launch template {name}"):
+        aws.ec2.create_launch_template(
+            LaunchTemplateName=name,
+            LaunchTemplateData=data,
+            VersionDescription=digest,
+            TagSpecifications=[{"ResourceType": "launch-template", "Tags": tags}],
+        )
+    return "1"
 
 
 def _template(aws: Aws, name: str) -> dict[str, Any] | None:
@@ -183,16 +178,6 @@ def _template(aws: Aws, name: str) -> dict[str, Any] | None:
         named = [{"Name": "launch-template-name", "Values": [name]}]
         found = aws.ec2.describe_launch_templates(Filters=named)["LaunchTemplates"]
     return next(iter(found), None)
-
-
-def _latest(aws: Aws, name: str) -> dict[str, Any]:
-    """Return the newest version of a launch template."""
-    with calling(f"read the launch template {name}"):
-        answer = aws.ec2.describe_launch_template_versions(
-            LaunchTemplateName=name, Versions=["$Latest"]
-        )
-    latest: dict[str, Any] = answer["LaunchTemplateVersions"][0]
-    return latest
 
 
 # -- a group -------------------------------------------------------------------------------------
@@ -204,6 +189,7 @@ def _passes(error: Rejected | Busy) -> bool:
     return bool(unheard) or error.code == "ResourceContention"
 
 
+@patient(_is_there)
 def _ensure_group(aws: Aws, wanted: WorkerGroups, name: str, start: int, version: str) -> None:
     """Create or update a group; its switch is set before it may launch anything.
 
@@ -214,9 +200,9 @@ def _ensure_group(aws: Aws, wanted: WorkerGroups, name: str, start: int, version
     spot = name == wanted.names.workers
     found = _group(aws, name)
     bought = _purchase(wanted, version, found or {}, spot=spot)
-    if found is None and not _create_group(aws, wanted, name, bought):
-        found = _shown(f"the group {name}", lambda: _group(aws, name))
-    if found is not None:
+    if found is None:
+        _create_group(aws, wanted, name, bought)
+    else:
         _check_owner(f"group {name}", found.get("Tags", ()), wanted.names.cluster)
         if found.get("Status"):
             raise EnvironmentFailure(
@@ -267,15 +253,10 @@ def _ensure_tags(aws: Aws, wanted: WorkerGroups, name: str, found: dict[str, Any
     has = {each["Key"]: each["Value"] for each in found["Tags"]}
     its = [_subnets_tag(wanted), *pairs_of(wanted.own_tags)]
     its = [each for each in its if has.get(each["Key"]) != each["Value"]]
-    group = {"ResourceId": name, "ResourceType": "auto-scaling-group"}
+    group = {"ResourceId": name, "ResourceType": "auto-scaling-group", "PropagateAtLaunch": False}
     if its:
         with calling(f"set the tags of the group {name}"):
-            aws.autoscaling.create_or_update_tags(
-                Tags=[{**tag, "PropagateAtLaunch": False, **group} for tag in its]
-            )
-    if gone := [key for key in wanted.former_tags if key in has and key not in wanted.own_tags]:
-        with calling(f"remove tags of the group {name}"):
-            aws.autoscaling.delete_tags(Tags=[{"Key": key, **group} for key in gone])
+            aws.autoscaling.create_or_update_tags(Tags=[tag | group for tag in its])
 
 
 def _subnets_tag(wanted: WorkerGroups) -> dict[str, str]:
@@ -289,18 +270,7 @@ def _group(aws: Aws, name: str) -> dict[str, Any] | None:
 
 
 @patient(_passes)
-def _create_group(aws: Aws, wanted: WorkerGroups, name: str, bought: dict[str, Any]) -> bool:
-    """Create the group; return False if there is one already, and Auto Scaling did not show it."""
-    try:
-        _ask_for_group(aws, wanted, name, bought)
-    except Rejected as error:
-        if error.code != "AlreadyExists":
-            raise
-        return False
-    return True
-
-
-def _ask_for_group(aws: Aws, wanted: WorkerGroups, name: str, bought: dict[str, Any]) -> None:
+def _create_group(aws: Aws, wanted: WorkerGroups, name: str, bought: dict[str, Any]) -> None:
     with calling(f"create the group {name}"):
         aws.autoscaling.create_auto_scaling_group(
             AutoScalingGroupName=name,

@@ -52,12 +52,11 @@ class Zones:
         """Return the zones with the price of a node and the placement score for so many nodes."""
         prices = self._priced(types)
         scores = self._scored(types, nodes)
-        found = list[ZoneOffer]()
-        for zone in zones:
-            usd, useful = prices.get(zone.name, (0.0, 0.0))
-            its = replace(zone, usd=usd, useful_usd=useful, score=scores.get(zone.id, 0))
-            found.append(its)
-        return tuple(found)
+        return tuple(
+            replace(zone, usd=usd, useful_usd=useful, score=scores.get(zone.id, 0))
+            for zone in zones
+            for usd, useful in [prices.get(zone.name, (0.0, 0.0))]
+        )
 
     def _priced(self, types: Sequence[str]) -> dict[str, tuple[float, float]]:
         """Return by zone the price of the cheapest type.

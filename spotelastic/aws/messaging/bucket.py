@@ -1,13 +1,13 @@
 """Stores the objects of a cluster in an S3 bucket, under `<cluster>/`."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from spotelastic.aws.base.clients import Aws, Rejected, calling
+from spotelastic.aws.base.clients import Aws, Rejected, calling, listed, passing
 from spotelastic.aws.base.partitions import partition_of
 from spotelastic.cloud.bucket import ClusterBucket
 
@@ -40,14 +40,10 @@ class BucketObjects(ClusterBucket):
 
     def read(self, name: str) -> tuple[bytes, str] | None:
         """Return the object and its version (S3's ETag)."""
-        try:
-            with calling(f"read {self.url(name)}"):
-                answer = self.aws.s3.get_object(Bucket=self.bucket, Key=self._key(name))
-                return answer["Body"].read(), answer["ETag"]
-        except Rejected as error:
-            if error.code in _ABSENT:
-                return None
-            raise
+        with passing(*_ABSENT), calling(f"read {self.url(name)}"):
+            answer = self.aws.s3.get_object(Bucket=self.bucket, Key=self._key(name))
+            return answer["Body"].read(), answer["ETag"]
+        return None
 
     def put(self, name: str, data: bytes | IO[bytes]) -> None:
         """Write an object."""
@@ -64,24 +60,14 @@ class BucketObjects(ClusterBucket):
 
     def _put_if(self, what: str, name: str, data: bytes, **condition: str) -> bool:
         """Write under a condition; return False if it does not hold."""
-        try:
-            with calling(f"{what} {self.url(name)}"):
-                self.aws.s3.put_object(
-                    Bucket=self.bucket, Key=self._key(name), Body=data, **condition
-                )
-        except Rejected as error:
-            if error.code in _OVERTAKEN:
-                return False
-            raise
-        return True
+        with passing(*_OVERTAKEN), calling(f"{what} {self.url(name)}"):
+            self.aws.s3.put_object(Bucket=self.bucket, Key=self._key(name), Body=data, **condition)
+            return True
+        return False
 
     def names(self, prefix: str) -> tuple[str, ...]:
         """Return the names of all objects with this prefix, in order."""
-        with calling(f"list {self.url(prefix)}"):
-            pages = self.aws.s3.get_paginator("list_objects_v2").paginate(
-                Bucket=self.bucket, Prefix=self._key(prefix)
-            )
-            keys = [item["Key"] for page in pages for item in page.get("Contents", ())]
+        keys = (item["Key"] for page in self._pages(prefix) for item in page)
         return tuple(sorted(key.removeprefix(self._key("")) for key in keys))
 
     def create_from(self, name: str, file: Path) -> bool:
@@ -97,20 +83,16 @@ class BucketObjects(ClusterBucket):
                 part = s3.upload_part(**at, **its, PartNumber=number, Body=content.read(_PART))
             return {"PartNumber": number, "ETag": part["ETag"]}
 
-        try:
-            with calling(f"create {self.url(name)}"):
-                its = {"UploadId": s3.create_multipart_upload(**at)["UploadId"]}
-                count = max(1, math.ceil(file.stat().st_size / _PART))
-                with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="upload") as pool:
-                    parts = list(pool.map(send, range(1, count + 1)))
-                s3.complete_multipart_upload(
-                    **at, **its, MultipartUpload={"Parts": parts}, IfNoneMatch="*"
-                )
-        except Rejected as error:
-            if error.code in _OVERTAKEN:
-                return False
-            raise
-        return True
+        with passing(*_OVERTAKEN), calling(f"create {self.url(name)}"):
+            its = {"UploadId": s3.create_multipart_upload(**at)["UploadId"]}
+            count = max(1, math.ceil(file.stat().st_size / _PART))
+            with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="upload") as pool:
+                parts = list(pool.map(send, range(1, count + 1)))
+            s3.complete_multipart_upload(
+                **at, **its, MultipartUpload={"Parts": parts}, IfNoneMatch="*"
+            )
+            return True
+        return False
 
     def download(self, name: str, file: Path) -> None:
         """Download a large object into a file."""
@@ -119,14 +101,10 @@ class BucketObjects(ClusterBucket):
 
     def has(self, name: str) -> bool:
         """Whether the object exists."""
-        try:
-            with calling(f"look for {self.url(name)}"):
-                self.aws.s3.head_object(Bucket=self.bucket, Key=self._key(name))
-        except Rejected as error:
-            if error.code in _ABSENT:
-                return False
-            raise
-        return True
+        with passing(*_ABSENT), calling(f"look for {self.url(name)}"):
+            self.aws.s3.head_object(Bucket=self.bucket, Key=self._key(name))
+            return True
+        return False
 
     def delete(self, name: str) -> None:
         """Delete an object; a missing one is not an error."""
@@ -135,56 +113,43 @@ class BucketObjects(ClusterBucket):
 
     def size(self, folder: str) -> int:
         """Return the bytes below `folder`, e.g. "checkpoints/"; 0 if there is no bucket."""
-        try:
-            with calling(f"list {self.url(folder)}"):
-                pages = self.aws.s3.get_paginator("list_objects_v2").paginate(
-                    Bucket=self.bucket, Prefix=self._key(folder)
-                )
-                return sum(item["Size"] for page in pages for item in page.get("Contents", ()))
-        except Rejected as error:
-            if error.code in _ABSENT:
-                return 0
-            raise
+        return sum(item["Size"] for page in self._pages(folder) for item in page)
 
     def delete_all(self, prefix: str = "") -> int:
         """Delete every object below `prefix`, by default all; return their number."""
         deleted = 0
-        try:
+        for page in self._pages(prefix):
+            keys = [{"Key": item["Key"]} for item in page]
             with calling(f"delete {self.url(prefix)}"):
-                pages = self.aws.s3.get_paginator("list_objects_v2")
-                for page in pages.paginate(Bucket=self.bucket, Prefix=self._key(prefix)):
-                    keys = [{"Key": item["Key"]} for item in page.get("Contents", ())]
-                    if keys:
-                        answer = self.aws.s3.delete_objects(
-                            Bucket=self.bucket, Delete={"Objects": keys, "Quiet": True}
-                        )
-                        self._check_deleted(answer.get("Errors", ()))
-                    deleted += len(keys)
-        except Rejected as error:
-            if error.code not in _ABSENT:
-                raise
+                answer = self.aws.s3.delete_objects(
+                    Bucket=self.bucket, Delete={"Objects": keys, "Quiet": True}
+                )
+            for error in answer.get("Errors", ()):  # S3 answers so if it has deleted some
+                url = f"s3://{self.bucket}/{error['Key']}"
+                raise Rejected(f"cannot delete {url}: {error['Message']}", error["Code"])
+            deleted += len(keys)
         return deleted
 
-    def _check_deleted(self, errors: Sequence[Mapping[str, str]]) -> None:
-        """Raise for objects that S3 did not delete: it answers with success if it deleted some."""
-        for error in errors[:1]:
-            url = f"s3://{self.bucket}/{error['Key']}"
-            raise Rejected(f"cannot delete {url}: {error['Message']}", error["Code"])
+    def _pages(self, prefix: str) -> Iterator[Sequence[Mapping[str, Any]]]:
+        """Yield what S3 says of the objects with this prefix; nothing if there is no bucket."""
+        with passing(*_ABSENT), calling(f"list {self.url(prefix)}"):
+            pages = self.aws.s3.get_paginator("list_objects_v2").paginate(
+                Bucket=self.bucket, Prefix=self._key(prefix)
+            )
+            yield from (page["Contents"] for page in pages if page.get("Contents"))
 
     def abort_uploads(self, prefix: str) -> None:
         """Abort unfinished multipart uploads below `prefix`, whose parts cost money."""
-        try:
-            with calling(f"end unfinished uploads in {self.url(prefix)}"):
-                pages = self.aws.s3.get_paginator("list_multipart_uploads").paginate(
-                    Bucket=self.bucket, Prefix=self._key(prefix)
+        # another process has ended it
+        with (
+            passing(*_ABSENT, "NoSuchUpload"),
+            calling(f"end unfinished uploads in {self.url(prefix)}"),
+        ):
+            its = {"Bucket": self.bucket, "Prefix": self._key(prefix)}
+            for upload in list(listed(self.aws.s3, "list_multipart_uploads", "Uploads", **its)):
+                self.aws.s3.abort_multipart_upload(
+                    Bucket=self.bucket, Key=upload["Key"], UploadId=upload["UploadId"]
                 )
-                for upload in [item for page in pages for item in page.get("Uploads", ())]:
-                    self.aws.s3.abort_multipart_upload(
-                        Bucket=self.bucket, Key=upload["Key"], UploadId=upload["UploadId"]
-                    )
-        except Rejected as error:
-            if error.code not in (*_ABSENT, "NoSuchUpload"):  # another process has ended it
-                raise
 
     def _key(self, name: str) -> str:
         return f"{self.cluster}/{name}"
@@ -195,12 +160,9 @@ def clusters_in(aws: Aws, bucket: str) -> tuple[str, ...]:
 
     Empty if there is no such bucket.
     """
-    try:
-        with calling(f"list s3://{bucket}"):
-            pages = aws.s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Delimiter="/")
-            folders = [each["Prefix"] for page in pages for each in page.get("CommonPrefixes", ())]
-    except Rejected as error:
-        if error.code in _ABSENT:
-            return ()
-        raise
-    return tuple(sorted(each.rstrip("/") for each in folders if not each.startswith("_")))
+    with passing(*_ABSENT), calling(f"list s3://{bucket}"):
+        its = {"Bucket": bucket, "Delimiter": "/"}
+        found = listed(aws.s3, "list_objects_v2", "CommonPrefixes", **its)
+        folders = [each["Prefix"].rstrip("/") for each in found]
+        return tuple(sorted(each for each in folders if not each.startswith("_")))
+    return ()

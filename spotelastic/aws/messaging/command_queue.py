@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from spotelastic_checkpoints.decoders import from_json
 
-from spotelastic.aws.base.clients import Aws, Rejected, calling
+from spotelastic.aws.base.clients import Aws, calling, explained
 from spotelastic.aws.base.names import Names
 from spotelastic.errors import EnvironmentFailure
 from spotelastic.model.requests.command import Command
@@ -26,16 +26,12 @@ def queue_url(aws: Aws, queue: str) -> str:
 
 def send(aws: Aws, cluster: str, command: Command) -> None:
     """Send a command. Raises `EnvironmentFailure` if the cluster has no queue for it."""
-    queue = Names(cluster).commands
-    try:
-        url = queue_url(aws, queue)
-    except Rejected as error:
-        if error.code not in _NO_QUEUE:
-            raise
-        raise EnvironmentFailure(
-            f"{cluster} accepts no commands: it was made by an older version, or is being taken "
-            "down; run `spotelastic up` again, or `spotelastic down`"
-        ) from error
+    none = EnvironmentFailure(
+        f"{cluster} accepts no commands: it was made by an older version, or is being taken down; "
+        "run `spotelastic up` again, or `spotelastic down`"
+    )
+    with explained(none, *_NO_QUEUE):
+        url = queue_url(aws, Names(cluster).commands)
     with calling(f"send a command to {cluster}"):
         aws.sqs.send_message(QueueUrl=url, MessageBody=msgspec.json.encode(command).decode())
 

@@ -12,14 +12,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from spotelastic.aws.base.clients import Aws, Rejected, calling
+from spotelastic.aws.base.clients import Aws, Rejected, calling, listed, passing
 from spotelastic.aws.base.identity import CLUSTER
 from spotelastic.aws.base.names import Names
-from spotelastic.model.job import AccountDemands
+from spotelastic.model.job import NO_DEMANDS, AccountDemands
 
-NO_DEMANDS = AccountDemands()
 KEPT_DAYS = 14
 """Days after which CloudWatch deletes a line, unless the group's owner has set another time."""
+_NONE = "ResourceNotFoundException"
+"""AWS's code for a group that does not exist."""
 _STREAM = re.compile(r"(?:(?P<born>\d{8}-\d{6})/)?(?P<node>[^/]+)/rank-(?P<rank>\d+)")
 
 
@@ -88,61 +89,16 @@ def ensure(aws: Aws, its: Names, demands: AccountDemands = NO_DEMANDS) -> None:
 
 def delete(aws: Aws, its: Names) -> None:
     """Delete the group with all lines, of earlier clusters too. A missing one is not an error."""
-    try:
-        with calling(f"delete the log group {its.log_group}"):
-            aws.logs.delete_log_group(logGroupName=its.log_group)
-    except Rejected as error:
-        if error.code != "ResourceNotFoundException":
-            raise
+    with passing(_NONE), calling(f"delete the log group {its.log_group}"):
+        aws.logs.delete_log_group(logGroupName=its.log_group)
 
 
 def delete_if_empty(aws: Aws, its: Names) -> None:
     """Delete the group if no worker has ever written to it."""
-    try:
-        with calling(f"look into the log group {its.log_group}"):
-            found = aws.logs.describe_log_streams(logGroupName=its.log_group, limit=1)
-    except Rejected as error:
-        if error.code != "ResourceNotFoundException":
-            raise
-        return
-    if not found["logStreams"]:
-        delete(aws, its)
-
-
-def streams(aws: Aws, group: str) -> list[LogStream]:
-    """Return the streams of all workers, in order; none if there is no group."""
-    try:
-        with calling("list the logs"):
-            pages = aws.logs.get_paginator("describe_log_streams").paginate(logGroupName=group)
-            names = [each["logStreamName"] for page in pages for each in page["logStreams"]]
-    except Rejected as error:
-        if error.code != "ResourceNotFoundException":
-            raise
-        return []
-    return sorted(filter(None, map(parse, names)))
-
-
-def lines(aws: Aws, group: str, begin: str = "", since: int = 0) -> Iterator[GroupLine]:
-    """Yield the workers' lines by time, of streams whose names begin with `begin`.
-
-    `since`: no lines before it, in milliseconds since the epoch. Without a group there are none.
-    """
-    wanted: dict[str, Any] = {"logStreamNamePrefix": begin} if begin else {}
-    try:
-        with calling("read the logs"):
-            pages = aws.logs.get_paginator("filter_log_events").paginate(
-                logGroupName=group, startTime=since, interleaved=True, **wanted
-            )
-            for page in pages:
-                for event in page["events"]:
-                    stream = parse(event["logStreamName"])
-                    if stream is not None:
-                        yield GroupLine(
-                            event["eventId"], stream, event["timestamp"], event["message"].rstrip()
-                        )
-    except Rejected as error:
-        if error.code != "ResourceNotFoundException":
-            raise
+    with passing(_NONE), calling(f"look into the log group {its.log_group}"):
+        found = aws.logs.describe_log_streams(logGroupName=its.log_group, limit=1)
+        if not found["logStreams"]:
+            delete(aws, its)
 
 
 def _described(aws: Aws, group: str) -> dict[str, Any]:
@@ -159,9 +115,23 @@ class GroupOutput:
     group: str
 
     def streams(self) -> list[LogStream]:
-        """Return the streams of all workers."""
-        return streams(self.aws, self.group)
+        """Return the streams of all workers, in order; none if there is no group."""
+        with passing(_NONE), calling("list the logs"):
+            call, key = "describe_log_streams", "logStreams"
+            found = listed(self.aws.logs, call, key, logGroupName=self.group)
+            return sorted(filter(None, (parse(each["logStreamName"]) for each in found)))
+        return []
 
-    def lines(self, begin: str, since: int) -> Iterator[GroupLine]:
-        """Yield lines by time, of streams that begin so, and since then (in milliseconds)."""
-        return lines(self.aws, self.group, begin, since)
+    def lines(self, begin: str = "", since: int = 0) -> Iterator[GroupLine]:
+        """Yield the workers' lines by time, of streams whose names begin with `begin`.
+
+        `since`: no lines before it, in milliseconds since the epoch. Without a group there are
+        none.
+        """
+        wanted: dict[str, Any] = {"logStreamNamePrefix": begin} if begin else {}
+        with passing(_NONE), calling("read the logs"):
+            wanted |= {"logGroupName": self.group, "startTime": since, "interleaved": True}
+            for event in listed(self.aws.logs, "filter_log_events", "events", **wanted):
+                if stream := parse(event["logStreamName"]):
+                    text = event["message"].rstrip()
+                    yield GroupLine(event["eventId"], stream, event["timestamp"], text)

@@ -9,11 +9,11 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from contextlib import suppress
 from typing import Any
 
-from spotelastic.aws.base.clients import Aws, Rejected, calling
-from spotelastic.aws.base.demands import own_of, pairs_of
+from spotelastic.aws.base.clients import Aws, Rejected, calling, listed, passing
+from spotelastic.aws.base.demands import NO_TAGS, own_of, pairs_of
 from spotelastic.aws.base.identity import CLUSTER
 from spotelastic.aws.base.infra_files import infra
 from spotelastic.aws.base.names import PREFIX
@@ -53,7 +53,6 @@ NO_REASON = "CloudFormation gives no reason"
 QUEUE_REST = 60.0
 """Seconds after which SQS allows the name of a deleted queue again."""
 QUEUE_RESTS = re.compile(r"QueueDeletedRecently|60 seconds after deleting", re.I)
-NO_TAGS: Mapping[str, str] = MappingProxyType({})
 NETWORK_IN_USE = re.compile(r"(vpc|subnet) \S+ has dependencies", re.I)
 EXPORT_IN_USE = re.compile(r"cannot delete export|export \S+ cannot be deleted", re.I)
 """Recognizes the refusal to delete a stack because another one imports something of it."""
@@ -63,15 +62,11 @@ Say = Callable[[str], None]
 
 def describe(aws: Aws, name: str) -> dict[str, Any] | None:
     """Return the stack as CloudFormation describes it; None if there is none."""
-    try:
-        with calling(f"describe the stack {name}"):
-            found = aws.cloudformation.describe_stacks(StackName=name)["Stacks"]
-    except Rejected as error:
-        if error.code == "ValidationError":
-            return None
-        raise
-    stack: dict[str, Any] | None = next(iter(found), None)
-    return None if stack is None or stack["StackStatus"] == "DELETE_COMPLETE" else stack
+    with passing("ValidationError"), calling(f"describe the stack {name}"):
+        found = aws.cloudformation.describe_stacks(StackName=name)["Stacks"]
+        stack: dict[str, Any] | None = next(iter(found), None)
+        return None if stack is None or stack["StackStatus"] == "DELETE_COMPLETE" else stack
+    return None
 
 
 def of_cluster(aws: Aws, name: str, cluster: str) -> dict[str, Any] | None:
@@ -88,8 +83,7 @@ def of_cluster(aws: Aws, name: str, cluster: str) -> dict[str, Any] | None:
 def clusters(aws: Aws) -> tuple[str, ...]:
     """Return the names of the account's and region's clusters that have a stack."""
     with calling("list the clusters"):
-        pages = aws.cloudformation.get_paginator("describe_stacks").paginate()
-        stacks = [stack for page in pages for stack in page["Stacks"]]
+        stacks = list(listed(aws.cloudformation, "describe_stacks", "Stacks"))
     return tuple(
         tag["Value"]
         for stack in stacks
@@ -131,13 +125,14 @@ def ensure(
         found = None
     began = steady()
     if found is None:
-        create(aws, name, wanted, given, _tags(wanted, body, maker, own_tags))
+        its = _tags(wanted, body, maker, own_tags)
+        create(aws, name, wanted, given, its)
         if _lacks_a_queue(aws, name, say, meanwhile):
             say(f"stack {name}: its queues' names are not free yet, retrying in {QUEUE_REST:.0f} s")
             clear()
             delete(aws, name)
             sleep(QUEUE_REST)
-            create(aws, name, wanted, given, _tags(wanted, body, maker, own_tags))
+            create(aws, name, wanted, given, its)
     elif found["StackStatus"] == STUCK:
         raise EnvironmentFailure(f"the stack {name} cannot be changed{WAYS_OUT[STUCK]}")
     elif (
@@ -201,18 +196,13 @@ def made_so_far(aws: Aws, name: str, parts: Sequence[str]) -> dict[str, str] | N
     """
     found: dict[str, str] = {}
     for part in parts:
-        try:
-            with calling(f"look at {part} of the stack {name}"):
-                answer = aws.cloudformation.describe_stack_resource(
-                    StackName=name, LogicalResourceId=part
-                )["StackResourceDetail"]
-        except Rejected as error:
-            if error.code != "ValidationError":
-                raise
-            return None  # it is not begun yet
-        if answer["ResourceStatus"] not in ("CREATE_IN_PROGRESS", "CREATE_COMPLETE"):
-            return None
-        if not (id := answer.get("PhysicalResourceId")):
+        answer: dict[str, Any] = {}
+        with passing("ValidationError"), calling(f"look at {part} of the stack {name}"):
+            answer = aws.cloudformation.describe_stack_resource(
+                StackName=name, LogicalResourceId=part
+            )["StackResourceDetail"]
+        id = answer.get("PhysicalResourceId")
+        if not id or answer["ResourceStatus"] not in ("CREATE_IN_PROGRESS", "CREATE_COMPLETE"):
             return None
         found[part] = str(id)
     return found
@@ -224,11 +214,7 @@ def create(
     """Begin to create a stack from that template, or from the one at that URL."""
     with calling(f"create the stack {name}"):
         aws.cloudformation.create_stack(
-            StackName=name,
-            **_template(body),
-            Parameters=_pairs(wanted),
-            Capabilities=["CAPABILITY_IAM"],
-            Tags=pairs_of(its_tags),
+            **_asked(name, wanted, body, its_tags),
             OnFailure="DO_NOTHING",  # keeps the failed resources for the error message
         )
 
@@ -239,24 +225,22 @@ def update(
     """Begin to change a stack; one that is so already is not an error."""
     try:
         with calling(f"change the stack {name}"):
-            aws.cloudformation.update_stack(
-                StackName=name,
-                **_template(body),
-                Parameters=_pairs(wanted),
-                Capabilities=["CAPABILITY_IAM"],
-                Tags=pairs_of(its_tags),
-            )
+            aws.cloudformation.update_stack(**_asked(name, wanted, body, its_tags))
     except Rejected as error:
         if "No updates are to be performed" not in str(error):
             raise
 
 
-def _template(body: str) -> dict[str, str]:
-    return {"TemplateURL" if body.startswith("https://") else "TemplateBody": body}
-
-
-def _pairs(wanted: Mapping[str, str]) -> list[dict[str, str]]:
-    return [{"ParameterKey": key, "ParameterValue": value} for key, value in wanted.items()]
+def _asked(
+    name: str, wanted: Mapping[str, str], body: str, its_tags: Mapping[str, str]
+) -> dict[str, Any]:
+    return {
+        "StackName": name,
+        "TemplateURL" if body.startswith("https://") else "TemplateBody": body,
+        "Parameters": [{"ParameterKey": k, "ParameterValue": v} for k, v in wanted.items()],
+        "Capabilities": ["CAPABILITY_IAM"],
+        "Tags": pairs_of(its_tags),
+    }
 
 
 def _tags(
@@ -341,8 +325,8 @@ def _newest_operation(aws: Aws, name: str) -> list[dict[str, Any]]:
     own = name.split("/")[1] if name.startswith("arn:") else name
     events: list[dict[str, Any]] = []
     with calling(f"read the events of the stack {name}"):
-        pages = aws.cloudformation.get_paginator("describe_stack_events").paginate(StackName=name)
-        for event in (event for page in pages for event in page["StackEvents"]):
+        call = "describe_stack_events"
+        for event in listed(aws.cloudformation, call, "StackEvents", StackName=name):
             events.append(event)
             if event["LogicalResourceId"] == own and event["ResourceStatus"] in BEGINNINGS:
                 break
@@ -387,12 +371,10 @@ def _kept(aws: Aws, stack: Mapping[str, Any]) -> str:
 def _others(aws: Aws, cluster: str) -> list[str]:
     """Return what others have put into the network that the stack made, if that can be seen."""
     tagged = [{"Name": f"tag:{CLUSTER}", "Values": [cluster]}]
-    try:
-        with calling(f"look into the network of {cluster}"):
-            vpcs = [vpc["VpcId"] for vpc in aws.ec2.describe_vpcs(Filters=tagged)["Vpcs"]]
+    with suppress(SpotelasticError), calling(f"look into the network of {cluster}"):
+        vpcs = [vpc["VpcId"] for vpc in aws.ec2.describe_vpcs(Filters=tagged)["Vpcs"]]
         return inside(aws, vpcs, CLUSTER)
-    except SpotelasticError:
-        return []
+    return []
 
 
 def inside(aws: Aws, vpcs: Sequence[str], tag: str) -> list[str]:

@@ -9,13 +9,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from spotelastic.aws.base.clients import Aws, Rejected, calling
+from spotelastic.aws.base.clients import Aws, calling, explained, listed
 from spotelastic.aws.base.names import MEMBERS
 from spotelastic.aws.network import zones
 from spotelastic.errors import UsageError
-from spotelastic.model.job import AccountDemands
+from spotelastic.model.job import NO_DEMANDS, AccountDemands
 
-NO_DEMANDS = AccountDemands()
 SERVICES = ("autoscaling", "cloudformation", "ec2", "logs", "s3", "sqs", "ssm")
 """Services that nodes call. Without a route to the internet each needs an endpoint."""
 NO_INDEX = "control nodes find no package index there (--index-url names one of your own)"
@@ -76,7 +75,16 @@ def look(aws: Aws, vpc: str, subnets: Sequence[str]) -> Network:
     Raises `UsageError` for what does not exist, for two subnets of one zone, and for those that
     have IPv6 addresses alone: members of etcd find each other by IPv4.
     """
-    there = {item["SubnetId"]: item for item in _subnets(aws, vpc)}
+    its = [{"Name": "vpc-id", "Values": [vpc]}]
+    unknown = UsageError(f"--vpc {vpc}: there is no such VPC in {aws.region}")
+    with explained(unknown, "InvalidVpc"), calling(f"look at the network {vpc}"):
+        aws.ec2.describe_vpcs(VpcIds=[vpc])
+        dns = aws.ec2.describe_vpc_attribute(VpcId=vpc, Attribute="enableDnsSupport")
+        items = listed(aws.ec2, "describe_subnets", "Subnets", Filters=its)
+        there = {item["SubnetId"]: item for item in items}
+        tables = list(listed(aws.ec2, "describe_route_tables", "RouteTables", Filters=its))
+        every = listed(aws.ec2, "describe_vpc_endpoints", "VpcEndpoints", Filters=its)
+        endpoints = [item for item in every if item["State"].lower() == "available"]
     if strangers := [id for id in subnets if id not in there]:
         known = ", ".join(f"{id} ({there[id]['AvailabilityZone']})" for id in sorted(there))
         raise UsageError(
@@ -96,7 +104,6 @@ def look(aws: Aws, vpc: str, subnets: Sequence[str]) -> Network:
                 f"--subnets: {other} and {item['SubnetId']} are both in "
                 f"{item['AvailabilityZone']}: name one subnet per zone"
             )
-    tables, endpoints = _tables(aws, vpc), _endpoints(aws, vpc)
     return Network(
         vpc=vpc,
         subnets=tuple(_parsed(item, tables, endpoints) for item in found),
@@ -105,7 +112,7 @@ def look(aws: Aws, vpc: str, subnets: Sequence[str]) -> Network:
             for item in endpoints
             if item["VpcEndpointType"] == "Interface" and item.get("PrivateDnsEnabled")
         ),
-        resolves=_resolves(aws, vpc),
+        resolves=bool(dns["EnableDnsSupport"]["Value"]),
     )
 
 
@@ -195,7 +202,8 @@ def obstacles(
             - frozenset.intersection(*(subnet.endpoints for subnet in cut_off))
         )
         lacks = [] if demands.index_url else [NO_INDEX]
-        lacks += [f"{network.vpc} has no endpoint for {_listed(missing)}"] if missing else []
+        what = f"{network.vpc} has no endpoint for {', '.join(sorted(missing))}"
+        lacks += [what] if missing else []
         if lacks:
             yield (
                 f"no route to the internet from {_names(cut_off)}, and no --proxy: "
@@ -228,13 +236,11 @@ def warnings(network: Network, chosen: Sequence[str]) -> Iterator[str]:
 def member_addresses(aws: Aws, subnets: Sequence[Subnet], cluster: str) -> tuple[str, ...]:
     """Return a free address for each etcd member; the stack takes them before any instance can."""
     with calling("list the addresses in use"):
-        pages = aws.ec2.get_paginator("describe_network_interfaces").paginate(
-            Filters=[{"Name": "subnet-id", "Values": [subnet.id for subnet in subnets]}]
-        )
+        its = [{"Name": "subnet-id", "Values": [subnet.id for subnet in subnets]}]
+        call, key = "describe_network_interfaces", "NetworkInterfaces"
         taken = {
             address["PrivateIpAddress"]
-            for page in pages
-            for interface in page["NetworkInterfaces"]
+            for interface in listed(aws.ec2, call, key, Filters=its)
             for address in interface["PrivateIpAddresses"]
         }
     return tuple(free_address(subnet, taken, cluster) for subnet in subnets)
@@ -257,42 +263,6 @@ def free_address(subnet: Subnet, taken: Iterable[str], cluster: str) -> str:
 
 
 # -- what AWS says -------------------------------------------------------------------------------
-
-
-def _subnets(aws: Aws, vpc: str) -> list[dict[str, Any]]:
-    try:
-        with calling(f"look at the network {vpc}"):
-            aws.ec2.describe_vpcs(VpcIds=[vpc])
-    except Rejected as error:
-        if not error.code.startswith("InvalidVpc"):
-            raise
-        raise UsageError(f"--vpc {vpc}: there is no such VPC in {aws.region}") from error
-    with calling(f"look at the subnets of {vpc}"):
-        pages = aws.ec2.get_paginator("describe_subnets").paginate(Filters=_in(vpc))
-        return [item for page in pages for item in page["Subnets"]]
-
-
-def _tables(aws: Aws, vpc: str) -> list[dict[str, Any]]:
-    with calling(f"look at the routes of {vpc}"):
-        pages = aws.ec2.get_paginator("describe_route_tables").paginate(Filters=_in(vpc))
-        return [item for page in pages for item in page["RouteTables"]]
-
-
-def _endpoints(aws: Aws, vpc: str) -> list[dict[str, Any]]:
-    with calling(f"look at the endpoints in {vpc}"):
-        pages = aws.ec2.get_paginator("describe_vpc_endpoints").paginate(Filters=_in(vpc))
-        found = [item for page in pages for item in page["VpcEndpoints"]]
-    return [item for item in found if item["State"].lower() == "available"]
-
-
-def _resolves(aws: Aws, vpc: str) -> bool:
-    with calling(f"look at the DNS of {vpc}"):
-        answer = aws.ec2.describe_vpc_attribute(VpcId=vpc, Attribute="enableDnsSupport")
-    return bool(answer["EnableDnsSupport"]["Value"])
-
-
-def _in(vpc: str) -> list[dict[str, Any]]:
-    return [{"Name": "vpc-id", "Values": [vpc]}]
 
 
 def _parsed(
@@ -358,7 +328,3 @@ def _service(endpoint: dict[str, Any]) -> str:
 
 def _names(subnets: Iterable[Subnet]) -> str:
     return ", ".join(subnet.id for subnet in subnets)
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(sorted(names))

@@ -10,14 +10,13 @@ anew at what is there. No cluster's end can remove it. The right to delete a clu
 a tag that it does not have, and CloudFormation keeps it while a cluster's stack imports its export.
 """
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from spotelastic.aws.base import names
-from spotelastic.aws.base.clients import Aws, Rejected, calling, patient
-from spotelastic.aws.base.demands import own_of
+from spotelastic.aws.base.clients import Aws, Rejected, calling, listed, patient
+from spotelastic.aws.base.demands import NO_TAGS, own_of
 from spotelastic.aws.base.identity import CLUSTER, NETWORK
 from spotelastic.aws.base.infra_files import infra
 from spotelastic.aws.base.names import MEMBERS, SHARED_NETWORK
@@ -27,11 +26,9 @@ from spotelastic.aws.network.existing_vpc import Subnet
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, UsageError
 
 VERSION = 1
-"""Version of `infra/network.yaml`, which its tag has. A later version stays as it is."""
+"""Version of `infra/network.yaml`, which its tag has."""
 ATTEMPTS = 4
 """Times that the network is looked at after something has changed; others may change it, too."""
-LOST = re.compile(r"no export named \S*SharedNetwork", re.I)
-"""Recognizes the failure of a cluster's stack because the network was removed in the meantime."""
 USABLE = ("CREATE_COMPLETE", "UPDATE_COMPLETE", "UPDATE_ROLLBACK_COMPLETE")
 
 
@@ -44,7 +41,6 @@ class SharedNetwork:
     block: str
     subnets: tuple[Subnet, ...]
     """One per zone, in the order in which they were added."""
-    version: int = VERSION
 
     def of(self, wanted: Sequence[str]) -> tuple[Subnet, ...]:
         """Return the subnets of these zones, in the order of the zones."""
@@ -80,11 +76,9 @@ def planned(aws: Aws, pool: str, wanted: Sequence[str]) -> SharedNetwork:
 def networks(aws: Aws) -> tuple[str, ...]:
     """Return the address blocks of all networks of the account and region."""
     with calling("list the networks in use"):
-        pages = aws.ec2.get_paginator("describe_vpcs").paginate()
         return tuple(
             str(part["CidrBlock"])
-            for page in pages
-            for vpc in page["Vpcs"]
+            for vpc in listed(aws.ec2, "describe_vpcs", "Vpcs")
             for part in vpc.get("CidrBlockAssociationSet") or (vpc,)
         )
 
@@ -104,13 +98,11 @@ def parameters(
     else:
         members = tuple(existing_vpc.free_address(subnet, (), cluster) for subnet in its)
     return {
+        **zones.NETWORK,
         "GivenVpc": network.vpc,
         "GivenSubnets": zones.padded([subnet.id for subnet in subnets]),
         "SharedNetwork": "yes",
-        "SubnetCidrs": zones.padded(()),
-        "PrivateCidrs": zones.padded(()),
         "Zones": zones.padded(chosen),
-        "Cidr": "",
         "MemberAddresses": zones.padded(members, len(MEMBERS)),
     }
 
@@ -128,7 +120,7 @@ def ensure(
     pool: str,
     wanted: Sequence[str],
     say: Say,
-    own_tags: Mapping[str, str] = cloudformation.NO_TAGS,
+    own_tags: Mapping[str, str] = NO_TAGS,
 ) -> SharedNetwork:
     """Return the network with a subnet in each of the `wanted` zones, made or extended if needed.
 
@@ -150,7 +142,7 @@ def ensure(
             _delete(aws, stack)
             continue
         whole = _extended(aws, found, wanted)
-        if refused or (whole.zones == found.zones and found.version >= VERSION):
+        if refused or whole.zones == found.zones:
             return found
         refused = not _update(aws, stack, whole, say)
     raise EnvironmentFailure(
@@ -256,7 +248,6 @@ def _read(aws: Aws, stack: Mapping[str, Any]) -> SharedNetwork:
             )
             for id in ids
         ),
-        version=_version(stack),
     )
 
 
@@ -267,11 +258,6 @@ def _described(aws: Aws, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
     with calling("look at the subnets of the shared network"):
         items = aws.ec2.describe_subnets(SubnetIds=list(ids))["Subnets"]
     return {str(item["SubnetId"]): item for item in items}
-
-
-def _version(stack: Mapping[str, Any]) -> int:
-    version = cloudformation.tags(stack).get(NETWORK, "")
-    return int(version) if version.isdigit() else 0
 
 
 def _check_owner(stack: Mapping[str, Any]) -> None:
@@ -315,8 +301,7 @@ def remove(aws: Aws, say: Say) -> bool:
 def users(aws: Aws, vpc: str) -> tuple[str, ...]:
     """Return the clusters whose stacks, complete or not, are in that network."""
     with calling("list the clusters"):
-        pages = aws.cloudformation.get_paginator("describe_stacks").paginate()
-        stacks = [stack for page in pages for stack in page["Stacks"]]
+        stacks = list(listed(aws.cloudformation, "describe_stacks", "Stacks"))
     return tuple(
         sorted(
             cloudformation.tags(stack).get(CLUSTER, stack["StackName"])

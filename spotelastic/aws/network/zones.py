@@ -18,6 +18,18 @@ NONE = "-"
 
 Offers = Mapping[str, frozenset[str]]
 """By zone: the types that it offers."""
+_NO_PARTS = ",".join([NONE] * MOST)
+NETWORK: Mapping[str, str] = {
+    "GivenVpc": "",
+    "GivenSubnets": _NO_PARTS,
+    "SharedNetwork": "no",
+    "SubnetCidrs": _NO_PARTS,
+    "PrivateCidrs": _NO_PARTS,
+    "Zones": "",
+    "Cidr": "",
+    "MemberAddresses": "",
+}
+"""The parameters of a cluster's stack that say which network it is in. They never change."""
 
 
 def choose(

@@ -11,15 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from spotelastic.aws.base.clients import DENIED, Aws, Rejected, calling
+from spotelastic.aws.base.clients import DENIED, Aws, calling, listed, passing
 from spotelastic.aws.base.demands import pairs_of
 from spotelastic.aws.base.identity import CLUSTER, MEMBER, Identity
 from spotelastic.aws.base.waiting import until
 from spotelastic.aws.node import hardware
 from spotelastic.errors import EnvironmentFailure
-from spotelastic.model.job import AccountDemands
+from spotelastic.model.job import NO_DEMANDS, AccountDemands
 
-NO_DEMANDS = AccountDemands()
 ATTACH_TIMEOUT = 900.0
 """Seconds."""
 DEVICE = "/dev/sdf"
@@ -57,15 +56,6 @@ class VolumeHolder:
     attachment: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class MemberIdentity:
-    """What makes an instance the etcd member."""
-
-    volume: str
-    folder: Path
-    """The folder on the disk."""
-
-
 def step(holder: VolumeHolder | None, me: str) -> Step:
     """Return what to do next to get hold of it (pure)."""
     if holder is None:
@@ -84,8 +74,10 @@ def take(
     me: Identity,
     say: Callable[[str], None],
     demands: AccountDemands = NO_DEMANDS,
-) -> MemberIdentity:
-    """Attach the interface and the disk of `member` to this instance. Idempotent.
+) -> Path:
+    """Attach the interface and the disk of `member` to this instance; return the disk's folder.
+
+    Idempotent.
 
     `demands` are those of a disk that has to be made anew.
 
@@ -115,7 +107,7 @@ def take(
             VolumeId=volume, InstanceId=holder.instance, Force=True
         ),
     )
-    return MemberIdentity(volume, hardware.of_this_instance().mounted(volume))
+    return hardware.of_this_instance().mounted(volume)
 
 
 def disks(aws: Aws, cluster: str) -> tuple[str, ...]:
@@ -155,12 +147,8 @@ def _delete(aws: Aws, volume: Mapping[str, Any]) -> None:
     """Delete a volume, unless it is already going."""
     if volume["State"] in ("deleting", "deleted"):
         return
-    try:
-        with calling(f"delete the volume {volume['VolumeId']}"):
-            aws.ec2.delete_volume(VolumeId=volume["VolumeId"])
-    except Rejected as error:
-        if error.code != "InvalidVolume.NotFound":
-            raise
+    with passing("InvalidVolume.NotFound"), calling(f"delete the volume {volume['VolumeId']}"):
+        aws.ec2.delete_volume(VolumeId=volume["VolumeId"])
 
 
 # -- attach --------------------------------------------------------------------------------------
@@ -185,18 +173,17 @@ def _attach(
         if holder is not None and holder.instance not in (me.instance, told):
             say(f"{what} is still attached to {holder.instance}, which is {holder.state}")
             told = holder.instance
-        try:
-            with calling(f"{todo} {what}"):
-                if todo == "attach":
-                    attach()
-                elif todo == "detach":
-                    assert holder is not None
-                    detach(holder)
-        except Rejected as error:
-            # EC2's answer may be old. Of an attachment that has ended meanwhile it knows no tags
-            # either, and then denies what it permits of one that is there.
-            if error.code not in IN_USE and not (todo == "detach" and error.code in DENIED):
-                raise
+        # EC2's answer may be old. Of an attachment that has ended meanwhile it knows no tags
+        # either, and then denies what it permits of one that is there.
+        with (
+            passing(*IN_USE, *(DENIED if todo == "detach" else ())),
+            calling(f"{todo} {what}"),
+        ):
+            if todo == "attach":
+                attach()
+            elif todo == "detach":
+                assert holder is not None
+                detach(holder)
         return None
 
     until(attached, f"{what} could not be attached to {me.instance}", ATTACH_TIMEOUT, longest=1.0)
@@ -226,15 +213,11 @@ def _holder(
 
 def _state(aws: Aws, instance: str) -> str:
     """Return an instance's state; one that EC2 has forgotten was terminated long ago."""
-    try:
-        with calling(f"describe the instance {instance}"):
-            answer = aws.ec2.describe_instances(InstanceIds=[instance])
-    except Rejected as error:
-        if error.code == "InvalidInstanceID.NotFound":
-            return _ENDED
-        raise
-    found = [item for each in answer["Reservations"] for item in each["Instances"]]
-    return str(found[0]["State"]["Name"]) if found else _ENDED
+    with passing("InvalidInstanceID.NotFound"), calling(f"describe the instance {instance}"):
+        answer = aws.ec2.describe_instances(InstanceIds=[instance])
+        found = [item for each in answer["Reservations"] for item in each["Instances"]]
+        return str(found[0]["State"]["Name"]) if found else _ENDED
+    return _ENDED
 
 
 # -- find ----------------------------------------------------------------------------------------
@@ -270,20 +253,15 @@ def _volume(
             Encrypted=True,
             **({"KmsKeyId": demands.key} if demands.key else {}),
             ClientToken=f"{me.instance}-{member}",  # a repeated request creates no second disk
-            TagSpecifications=[
-                {
-                    "ResourceType": "volume",
-                    "Tags": pairs_of(tags),
-                }
-            ],
+            TagSpecifications=[{"ResourceType": "volume", "Tags": pairs_of(tags)}],
         )
     return str(made["VolumeId"])
 
 
 def _volumes(aws: Aws, cluster: str, member: str = "") -> list[dict[str, Any]]:
     with calling(f"find the disks of {cluster}"):
-        pages = aws.ec2.get_paginator("describe_volumes").paginate(Filters=_tagged(cluster, member))
-        return [each for page in pages for each in page["Volumes"]]
+        tagged = _tagged(cluster, member)
+        return list(listed(aws.ec2, "describe_volumes", "Volumes", Filters=tagged))
 
 
 def _tagged(cluster: str, member: str) -> list[dict[str, Any]]:

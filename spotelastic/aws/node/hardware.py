@@ -4,13 +4,10 @@ An instance of the local cloud has none of them: `of_this_instance` returns what
 """
 
 import os
-import shutil
 import subprocess
-from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Network
 from pathlib import Path
-from typing import Protocol
 
 from spotelastic.aws.base.imds import DEFAULT_URL, Imds
 from spotelastic.aws.base.waiting import until
@@ -23,7 +20,6 @@ VOLUMES = Path("/var/lib/spotelastic")
 SCRATCH = Path("/mnt/spotelastic")
 IMAGE_SCRATCH = Path("/opt/dlami/nvme")
 """Where Deep Learning images mount the instance store."""
-ARRAY = Path("/dev/md/spotelastic")
 TABLE = "10001"
 """Routing table of the member's interface, and priority of the rule that leads to it."""
 APPEARS_WITHIN = 60.0
@@ -32,24 +28,7 @@ _BLANK = 1 << 20
 """Bytes at a disk's start that are not all zero on any disk that was ever used."""
 
 
-class Hardware(Protocol):
-    """What an instance has beside its cores."""
-
-    @property
-    def has_devices(self) -> bool:
-        """Whether it has the GPUs and network devices of its type."""
-
-    def mounted(self, volume: str) -> Path:
-        """Return the mount point of an attached volume."""
-
-    def configure(self, mac: str, address: str) -> None:
-        """Route answers of the member's interface back through that interface."""
-
-    def scratch(self, home: Path) -> Path:
-        """Return a folder for data that may be lost with the node."""
-
-
-def of_this_instance() -> Hardware:
+def of_this_instance() -> "Hardware":
     """Return the hardware of the instance that this process runs on."""
     volumes = os.environ.get("SPOTELASTIC_VOLUMES")
     return FolderHardware(Path(volumes)) if volumes else Ec2Hardware()
@@ -61,6 +40,7 @@ class FolderHardware:
 
     volumes: Path
     has_devices: bool = False
+    """Whether it has the GPUs and network devices of its type."""
 
     def mounted(self, volume: str) -> Path:
         return self.volumes / volume
@@ -107,12 +87,15 @@ class Ec2Hardware:
         if os.path.ismount(IMAGE_SCRATCH):
             folder = IMAGE_SCRATCH / "spotelastic"
         elif disks:
-            folder = mount(_joined(disks), SCRATCH)
+            folder = mount(disks[0], SCRATCH)
         else:
             return scratch_below(home)
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
+
+Hardware = FolderHardware | Ec2Hardware
+"""What an instance has beside its cores."""
 
 # -- a member's disk -----------------------------------------------------------------------------
 
@@ -178,17 +161,6 @@ def instance_store(by_id: Path) -> tuple[Path, ...]:
     """Return the disks of the instance store, each once: udev gives one disk several names."""
     names = by_id.glob(f"{INSTANCE_STORE}*")
     return tuple(sorted({name.resolve() for name in names if "-part" not in name.name}))
-
-
-def _joined(disks: Sequence[Path]) -> Path:
-    """Return one device for all disks, striped."""
-    if len(disks) == 1 or ARRAY.exists():
-        return ARRAY if ARRAY.exists() else disks[0]
-    if shutil.which("mdadm") is None:
-        return disks[0]
-    number = f"--raid-devices={len(disks)}"
-    command("mdadm", "--create", str(ARRAY), "--run", "--level=0", number, *map(str, disks))
-    return ARRAY
 
 
 def command(*words: str) -> None:

@@ -12,10 +12,11 @@ from collections.abc import Sequence
 
 from spotelastic_checkpoints.backoff import Backoff
 
-from spotelastic.aws.base.clients import DENIED, Aws, Rejected, SignedOut, calling
+from spotelastic.aws.base.clients import DENIED, Aws, Rejected, SignedOut, calling, passing
 from spotelastic.aws.node.log_lines import Backlog, Line, batches, pieces
 from spotelastic.clock import Clock, steady, wall
 from spotelastic.errors import SpotelasticError, told
+from spotelastic.model.counting import counted
 
 logger = logging.getLogger(__name__)
 
@@ -29,8 +30,6 @@ MISSING = "ResourceNotFoundException"
 PASSES = frozenset({*DENIED, MISSING, "OperationAbortedException", "LimitExceededException"})
 """Refusals that have nothing to do with the lines: a role that is not known everywhere yet, a
 stream that somebody has deleted."""
-REFUSALS = 200
-"""Calls that CloudWatch may refuse while the lines that it takes are separated from the others."""
 
 
 class LogShipper:
@@ -118,25 +117,17 @@ class LogShipper:
         return failed
 
     def _put_all(self, name: str, left: deque[list[Line]]) -> None:
-        """Send batches, and remove each from `left`. A refused one is halved until it is one line.
+        """Send batches, and remove each from `left`, whether it is taken or refused for good.
 
         Raises an error if the rest is to be sent again.
         """
-        refusals = 0
         while left:
             try:
                 self._put(name, left[0])
             except Rejected as error:
                 if error.code in PASSES or isinstance(error, SignedOut):
                     raise
-                refusals += 1
-                batch = left[0]
-                if len(batch) > 1 and refusals < REFUSALS:
-                    middle = len(batch) // 2
-                    left[0] = batch[middle:]
-                    left.appendleft(batch[:middle])
-                    continue
-                self._tell_refused(name, len(batch), str(error))
+                self._tell_refused(name, len(left[0]), str(error))
             left.popleft()
 
     def _put(self, name: str, batch: Sequence[Line]) -> None:
@@ -152,12 +143,8 @@ class LogShipper:
     def _create(self, name: str) -> None:
         if name in self._streams:
             return
-        try:
-            with calling(f"create the log stream {name}"):
-                self._aws.logs.create_log_stream(logGroupName=self._group, logStreamName=name)
-        except Rejected as error:
-            if error.code != "ResourceAlreadyExistsException":
-                raise
+        with passing("ResourceAlreadyExistsException"), calling(f"create the log stream {name}"):
+            self._aws.logs.create_log_stream(logGroupName=self._group, logStreamName=name)
         self._streams.add(name)
 
     def _tell(self, message: str) -> None:
@@ -168,5 +155,5 @@ class LogShipper:
     def _tell_refused(self, name: str, lines: int, why: str) -> None:
         if name not in self._refused:
             self._refused.add(name)
-            of = "a line" if lines == 1 else f"some of {lines} lines"
-            logger.warning(f"logs: {of} of {name} cannot be sent, which is told once: {why}")
+            what = f"logs: {counted(lines, 'line')} of {name}"
+            logger.warning(f"{what} cannot all be sent, which is told once: {why}")

@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from spotelastic.aws.base.clients import DENIED, Aws, Rejected, SignedOut, calling
+from spotelastic.aws.base.clients import DENIED, Aws, Rejected, SignedOut, calling, passing
 from spotelastic.aws.base.demands import pairs_of
 from spotelastic.aws.base.identity import CLUSTER
 from spotelastic.aws.base.names import CONTROL_TYPE
 from spotelastic.aws.messaging import launch_failures
-from spotelastic.model.job import AccountDemands
+from spotelastic.model.job import NO_DEMANDS, AccountDemands
 
-NO_DEMANDS = AccountDemands()
 _LATER = frozenset({"Placement", "UserData"})
 """Parts of a launch that refer to what the stack makes."""
 _UNLESS_GIVEN: Mapping[str, object] = {"IamInstanceProfile": {"Arn": ""}, "SecurityGroupIds": [""]}
@@ -93,22 +92,10 @@ def ensure_service_roles(aws: Aws) -> None:
             if error.code not in {*DENIED, "NoSuchEntity"}:
                 raise
             # A missing role has no path yet: permissions limited to this path deny looking at it.
-            _make(aws, role, service, sure=error.code == "NoSuchEntity")
-
-
-def _make(aws: Aws, role: str, service: str, *, sure: bool) -> None:
-    """Create the role.
-
-    If it may exist already (not `sure` that it is missing), a denial is ignored: the first launch
-    will tell.
-    """
-    try:
-        with calling(f"make the role {role}"):
-            aws.iam.create_service_linked_role(AWSServiceName=service)
-    except Rejected as error:
-        there = error.code == "InvalidInput"
-        if not there and (sure or error.code not in DENIED):
-            raise
+            # It may be there then, and if it may not be made, the first launch will tell.
+            unsure = () if error.code == "NoSuchEntity" else DENIED
+            with passing("InvalidInput", *unsure), calling(f"make the role {role}"):
+                aws.iam.create_service_linked_role(AWSServiceName=service)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,29 +140,22 @@ def dry_run(
     that demand or forbid one of them answer as they will then. A new network has no subnet yet, so
     a launch is tried in one of `zone`, or in any.
     """
-    near, its_zone = (subnet, zone) if subnet else _some_subnet(aws, zone)
+    near = subnet or _some_subnet(aws, zone)
     tried: dict[str, Callable[[], object]] = {
-        each.what: partial(_launch, aws, each, near) for each in launches
+        each.what: partial(
+            aws.ec2.run_instances, **run_instances(each, near), MinCount=1, MaxCount=1, DryRun=True
+        )
+        for each in launches
     }
     made = _resources(aws, demands, block=block, zone=zone, vpc=vpc)
     with ThreadPoolExecutor(AT_ONCE) as pool:
         answers = pool.map(_refusal, *zip(*(tried | made).items(), strict=True))
-    return [
-        each
-        for each in answers
-        if each is not None
-        and (subnet or _is_of_all_subnets(each, is_of_its_zone=its_zone == zone))
-    ]
+    # What some subnet of the account, or its zone, lacks says nothing of those of the cluster.
+    return [each for each in answers if each is not None and (subnet or not _is_of_a_zone(each))]
 
 
-def _is_of_all_subnets(refused: Refused, *, is_of_its_zone: bool) -> bool:
-    """Return whether a refusal in some subnet of the account holds for those of the cluster, too.
-
-    What a zone lacks it does, where they are in the same one.
-    """
-    if launch_failures.read(f"{refused.code} {refused.reason}").cause != "zone":
-        return True
-    return is_of_its_zone and refused.code == "Unsupported"
+def _is_of_a_zone(refused: Refused) -> bool:
+    return launch_failures.read(f"{refused.code} {refused.reason}").cause == "zone"
 
 
 def told(refused: Sequence[Refused]) -> str:
@@ -254,10 +234,6 @@ def _resources(
     return calls
 
 
-def _launch(aws: Aws, wanted: LaunchRehearsal, subnet: str) -> None:
-    aws.ec2.run_instances(**run_instances(wanted, subnet), MinCount=1, MaxCount=1, DryRun=True)
-
-
 def run_instances(wanted: LaunchRehearsal, subnet: str) -> dict[str, Any]:
     """Return the parameters of the launch, without what does not exist yet (pure)."""
     call = {
@@ -277,17 +253,15 @@ def run_instances(wanted: LaunchRehearsal, subnet: str) -> dict[str, Any]:
     return {**call, "NetworkInterfaces": [{**each, **where} for each in bare]}
 
 
-def _some_subnet(aws: Aws, zone: str) -> tuple[str, str]:
-    """Return a subnet and its zone, in the given zone if it has a subnet.
+def _some_subnet(aws: Aws, zone: str) -> str:
+    """Return a subnet, in the given zone if it has one.
 
     EC2 judges no launch without a subnet, and an account may have no default one.
     """
     with calling("look for a subnet"):
         found = aws.ec2.describe_subnets(MaxResults=100)["Subnets"]
-    if not found:
-        return "", ""
-    best = next((each for each in found if each["AvailabilityZone"] == zone), found[0])
-    return str(best["SubnetId"]), str(best["AvailabilityZone"])
+    found.sort(key=lambda each: each["AvailabilityZone"] != zone)
+    return str(found[0]["SubnetId"]) if found else ""
 
 
 def _refusal(what: str, call: Callable[[], object]) -> Refused | None:

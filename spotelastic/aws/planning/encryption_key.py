@@ -4,10 +4,11 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from typing import Any
 
-from spotelastic.aws.base.clients import DENIED, ENCRYPTION, Aws, Rejected, calling
+from spotelastic.aws.base.clients import DENIED, ENCRYPTION, Aws, Rejected, calling, explained
 from spotelastic.errors import UsageError
 from spotelastic.model.job import JobSpec
 
@@ -15,7 +16,7 @@ PAGE = "docs/how-to/encrypt-with-your-own-key.md"
 _KEY = re.compile(r"arn:aws[a-z-]*:kms:[a-z0-9-]+:\d{12}:key/[\w-]+", re.ASCII)
 _ENCRYPTION = "s3:x-amz-server-side-encryption"
 """How the names of all conditions on a request's encryption begin."""
-_UNKNOWN = frozenset({"NotFoundException", "InvalidArnException", "ValidationException"})
+_UNKNOWN = ("NotFoundException", "InvalidArnException", "ValidationException")
 
 
 def data_keys(arns: Sequence[str]) -> tuple[str, ...]:
@@ -33,18 +34,16 @@ def find_key(aws: Aws, name: str, where: str = "--kms-key") -> str:
 
     Raises `UsageError` for a key that is not there, or that can encrypt no disk.
     """
+    unknown = UsageError(
+        f"{where} {name}: there is no such key in {aws.region}; give its id, its ARN, or alias/NAME"
+    )
     try:
-        with calling(f"look at the key {name}"):
+        with explained(unknown, *_UNKNOWN), calling(f"look at the key {name}"):
             found = aws.kms.describe_key(KeyId=name)["KeyMetadata"]
     except Rejected as error:
-        if error.code in DENIED:
-            raise UsageError(f"{where} {name}: {error}; {PAGE} says who needs it") from error
-        if error.code not in _UNKNOWN:
+        if error.code not in DENIED:
             raise
-        raise UsageError(
-            f"{where} {name}: there is no such key in {aws.region}; give its id, its ARN, or "
-            "alias/NAME"
-        ) from error
+        raise UsageError(f"{where} {name}: {error}; {PAGE} says who needs it") from error
     if wrong := unfit(found):
         raise UsageError(f"{where} {name}: {wrong}")
     return str(found["Arn"])
@@ -63,13 +62,11 @@ def bucket_obstacles(aws: Aws, bucket: str, cluster: str, given: str) -> Iterato
         )
     if os.environ.get(ENCRYPTION["ServerSideEncryption"]):
         return
-    try:
-        with calling(f"read the policy of {bucket}"):
-            policy = json.loads(aws.s3.get_bucket_policy(Bucket=bucket)["Policy"])
-    except (Rejected, ValueError):
-        return
+    policy: dict[str, Any] = {"Statement": []}
+    with suppress(Rejected, ValueError), calling(f"read the policy of {bucket}"):
+        policy = json.loads(aws.s3.get_bucket_policy(Bucket=bucket)["Policy"])
     arn = f"arn:{aws.partition}:s3:::{bucket}/{cluster}/job.json"
-    if any(denies_plain_object(each, arn) for each in _several(policy["Statement"])):
+    if any(denies_plain_object(each, arn) for each in several(policy["Statement"])):
         yield (
             f"--bucket {bucket}: its policy denies objects whose requests do not name their "
             f"encryption: set {ENCRYPTION['ServerSideEncryption']}=aws:kms (or AES256) for all "
@@ -80,36 +77,20 @@ def bucket_obstacles(aws: Aws, bucket: str, cluster: str, given: str) -> Iterato
 def denies_plain_object(statement: Mapping[str, Any], arn: str) -> bool:
     """Whether a statement denies everybody an object whose request names no encryption (pure).
 
-    `arn` is the object's. A statement with other conditions may be about others, and does not
-    count.
+    `arn` is the object's. One that also asks for a header that is there lets such requests pass.
     """
-    actions = [str(each).lower() for each in _several(statement.get("Action", ()))]
-    conditions = [
-        (operator.lower(), key.lower(), [str(each).lower() for each in _several(values)])
-        for operator, keys in statement.get("Condition", {}).items()
-        for key, values in keys.items()
-    ]
+    conditions = json.dumps(statement.get("Condition", {})).lower()
     return (
         statement["Effect"] == "Deny"
         and statement.get("Principal") in ("*", {"AWS": "*"}, {"AWS": ["*"]})
-        and any(fnmatchcase("s3:putobject", each) for each in actions)
-        and any(fnmatchcase(arn, each) for each in _several(statement.get("Resource", ())))
-        and bool(conditions)
-        and all(
-            key.startswith(_ENCRYPTION) and _holds_without(operator, values)
-            for operator, key, values in conditions
-        )
+        and any(fnmatchcase(arn, each) for each in several(statement.get("Resource", ())))
+        and _ENCRYPTION in conditions
+        and '"false"' not in conditions
     )
 
 
-def _holds_without(operator: str, values: Sequence[str]) -> bool:
-    """Whether a condition holds for a key that a request does not have."""
-    if operator == "null":
-        return values == ["true"]
-    return operator.startswith("stringnot") or operator.endswith("ifexists")
-
-
-def _several(value: Any) -> list[Any]:
+def several(value: Any) -> list[Any]:
+    """Return what a policy names, of which it may name one or more."""
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
@@ -132,9 +113,8 @@ def _other_key(aws: Aws, bucket: str, given: Sequence[str]) -> str:
 
     Empty if that is a `given` key, and also where AWS does not tell.
     """
-    try:
-        with calling(f"look at the encryption of {bucket}"):
-            answer = aws.s3.get_bucket_encryption(Bucket=bucket)
+    with suppress(Rejected, UsageError), calling(f"look at the encryption of {bucket}"):
+        answer = aws.s3.get_bucket_encryption(Bucket=bucket)
         rules = answer["ServerSideEncryptionConfiguration"]["Rules"]
         defaults = [each.get("ApplyServerSideEncryptionByDefault", {}) for each in rules]
         key = "".join(str(each.get("KMSMasterKeyID", "")) for each in defaults[:1])
@@ -142,8 +122,7 @@ def _other_key(aws: Aws, bucket: str, given: Sequence[str]) -> str:
             return ""
         its = find_key(aws, key) if given else ""
         return "" if its and its in [find_key(aws, each) for each in given] else key
-    except (Rejected, UsageError):
-        return ""
+    return ""
 
 
 def unfit(key: Mapping[str, Any]) -> str:
@@ -156,12 +135,3 @@ def unfit(key: Mapping[str, Any]) -> str:
     if key.get("KeyManager") == "AWS":
         return "it is AWS's own, which is used without this flag: leave it out"
     return ""
-
-
-def check_kept(cluster: str, its: str, wanted: str) -> None:
-    """Raise `UsageError` where another key is wanted than the cluster was made with."""
-    if wanted and wanted != its:
-        raise UsageError(
-            f"--kms-key {wanted}: {cluster} was made with {its or 'AWS keys'}: take it down first, "
-            "or choose another --name"
-        )

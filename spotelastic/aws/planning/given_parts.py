@@ -11,16 +11,15 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from spotelastic.aws.base import names
-from spotelastic.aws.base.clients import DENIED, Aws, Rejected, calling
+from spotelastic.aws.base.clients import DENIED, Aws, calling, explained, passing
 from spotelastic.aws.base.infra_files import infra
 from spotelastic.aws.base.partitions import partition_of
 from spotelastic.aws.network.existing_vpc import Network
-from spotelastic.aws.planning.encryption_key import find_key
+from spotelastic.aws.planning.encryption_key import find_key, several
 from spotelastic.errors import UsageError
 from spotelastic.model.job import JobSpec
 
@@ -31,37 +30,27 @@ TOLD = 5
 """Most missing rights that are named."""
 
 
-@dataclass(frozen=True, slots=True)
-class GivenProfile:
-    """An instance profile of the account's own."""
-
-    arn: str
-    role: str = ""
-    """ARN of its role; empty where these credentials may not look."""
-
-
 # -- instance profiles and their roles -------------------------------------------------------------
 
 
-def find_profile(aws: Aws, flag: str, given: str) -> GivenProfile:
-    """Return the instance profile of that name or ARN. Raises `UsageError` if it cannot be used."""
+def find_profile(aws: Aws, flag: str, given: str) -> tuple[str, str]:
+    """Return the ARNs of an instance profile, given by name or ARN, and of its role.
+
+    The latter is empty where these credentials may not look. Raises `UsageError` if it cannot be
+    used.
+    """
     name = given.rpartition("/")[2]
-    try:
-        with calling(f"look at the instance profile {name}"):
-            found = aws.iam.get_instance_profile(InstanceProfileName=name)["InstanceProfile"]
-    except Rejected as error:
-        if error.code in DENIED:
-            arn = f"arn:{aws.partition}:iam::{aws.account}:instance-profile/{name}"
-            return GivenProfile(given if given.startswith("arn:") else arn)
-        if error.code != "NoSuchEntity":
-            raise
-        raise UsageError(
-            f"--{flag} {given}: the account has no such instance profile; {PAGE} says how to make "
-            "one"
-        ) from error
-    if not found["Roles"]:
-        raise UsageError(f"--{flag} {given}: the instance profile has no role: add it")
-    return GivenProfile(str(found["Arn"]), str(found["Roles"][0]["Arn"]))
+    unknown = UsageError(
+        f"--{flag} {given}: the account has no such instance profile; {PAGE} says how to make one"
+    )
+    what = f"look at the instance profile {name}"
+    with passing(*DENIED), explained(unknown, "NoSuchEntity"), calling(what):
+        found = aws.iam.get_instance_profile(InstanceProfileName=name)["InstanceProfile"]
+        if not found["Roles"]:
+            raise UsageError(f"--{flag} {given}: the instance profile has no role: add it")
+        return str(found["Arn"]), str(found["Roles"][0]["Arn"])
+    arn = f"arn:{aws.partition}:iam::{aws.account}:instance-profile/{name}"
+    return (given if given.startswith("arn:") else arn), ""
 
 
 def profile_parameters(aws: Aws, job: JobSpec) -> dict[str, str]:
@@ -74,7 +63,7 @@ def profile_parameters(aws: Aws, job: JobSpec) -> dict[str, str]:
 
 
 def _arn(aws: Aws, flag: str, given: str) -> str:
-    return find_profile(aws, flag, given).arn if given else ""
+    return find_profile(aws, flag, given)[0] if given else ""
 
 
 def needs(role: str, values: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -124,18 +113,15 @@ def _lacking(aws: Aws, role: str, statements: Iterable[Mapping[str, Any]]) -> li
     IAM's own simulator tells that. None where these credentials may not ask it.
     """
     asked = [
-        (_several(each["Action"]), resource, _context(each.get("Condition", {})))
+        (several(each["Action"]), resource, _context(each.get("Condition", {})))
         for each in statements
-        for resource in _several(each["Resource"])
+        for resource in several(each["Resource"])
     ]
     with ThreadPoolExecutor(AT_ONCE) as pool:
         answers = pool.map(partial(_denied, aws, role), *zip(*asked, strict=True))
-    try:
+    with passing(*DENIED):
         return [each for answer in answers for each in answer]
-    except Rejected as error:
-        if error.code not in DENIED:
-            raise
-        return None
+    return None
 
 
 def _denied(
@@ -161,15 +147,11 @@ def _context(conditions: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]
         {
             "ContextKeyName": key,
             "ContextKeyType": "boolean" if operator == "Bool" else "string",
-            "ContextKeyValues": ["*" if operator == "Null" else str(_several(value)[0])],
+            "ContextKeyValues": ["*" if operator == "Null" else str(several(value)[0])],
         }
         for operator, tested in conditions.items()
         for key, value in tested.items()
     ]
-
-
-def _several(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
 
 
 # -- the whole -------------------------------------------------------------------------------------
@@ -186,7 +168,8 @@ def look(
     ):
         if not given:
             continue
-        its, missing = find_profile(aws, flag, given).role, None
+        _, its = find_profile(aws, flag, given)
+        missing = None
         if its:
             whole = find_key(aws, key) if key else ""
             missing = _lacking(aws, its, needs(role, values_of(aws, job, bucket, whole)))
@@ -222,13 +205,9 @@ def _told(job: JobSpec) -> Iterator[str]:
 def _of_group(aws: Aws, group: str, network: Network) -> Iterator[str]:
     """Yield why nodes in a security group of the account's own could not work."""
     flag = f"--security-group {group}"
-    try:
-        with calling(f"look at the security group {group}"):
-            (found,) = aws.ec2.describe_security_groups(GroupIds=[group])["SecurityGroups"]
-    except Rejected as error:
-        if not error.code.startswith("InvalidGroup"):
-            raise
-        raise UsageError(f"{flag}: there is no such security group in {aws.region}") from error
+    unknown = UsageError(f"{flag}: there is no such security group in {aws.region}")
+    with explained(unknown, "InvalidGroup"), calling(f"look at the security group {group}"):
+        (found,) = aws.ec2.describe_security_groups(GroupIds=[group])["SecurityGroups"]
     if found["VpcId"] != network.vpc:
         raise UsageError(f"{flag}: it is in {found['VpcId']}, and the nodes are in {network.vpc}")
     blocks = [subnet.block for subnet in network.subnets]

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from spotelastic.aws.base.clients import DENIED, Aws, Rejected, calling
-from spotelastic.aws.compute.quotas import request
+from spotelastic.aws.base.clients import DENIED, Aws, calling, listed, passing
+from spotelastic.aws.compute import quotas
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +39,10 @@ RULES_EACH = 5
 
 def shortages(aws: Aws, vpcs: int, nat_gateways: int, rules: int = 0) -> Iterator[str]:
     """Yield why so many more networks, NAT gateways or event rules are beyond a quota."""
-    if vpcs:
-        yield from _shortage(aws, VPCS, vpcs, _vpcs)
-    if nat_gateways:
-        yield from _shortage(aws, ADDRESSES, nat_gateways, _addresses)
-    if rules:
-        yield from _shortage(aws, RULES, rules, _rules)
+    needs = ((VPCS, vpcs, _vpcs), (ADDRESSES, nat_gateways, _addresses), (RULES, rules, _rules))
+    for quota, needed, used in needs:
+        if needed:
+            yield from _shortage(aws, quota, needed, used)
 
 
 def shortage(quota: NetworkQuota, region: str, allowed: int, used: int, needed: int) -> str:
@@ -54,29 +52,22 @@ def shortage(quota: NetworkQuota, region: str, allowed: int, used: int, needed: 
     return (
         f"the account may have {allowed} {quota.what} in {region}, and has {used}: "
         f"{quota.way_out}; or ask for more: "
-        f"{request(region, quota.code, used + needed, quota.service)}"
+        f"{quotas.request(region, quota.code, used + needed, quota.service)}"
     )
 
 
 def _shortage(
     aws: Aws, quota: NetworkQuota, needed: int, used: Callable[[Aws], int]
 ) -> Iterator[str]:
-    try:
-        with calling(f"look up the quota {quota.code}"):
-            answer = aws.quotas.get_service_quota(ServiceCode=quota.service, QuotaCode=quota.code)
-        allowed, there = int(answer["Quota"]["Value"]), used(aws)
-    except Rejected as error:
-        if error.code not in {*DENIED, "NoSuchResourceException"}:
-            raise
-        return  # what is not known forbids nothing
-    if why := shortage(quota, aws.region, allowed, there, needed):
-        yield why
+    with passing(*DENIED):  # what is not known forbids nothing
+        allowed, there = quotas.value(aws, quota.code, quota.service), used(aws)
+        if allowed is not None and (why := shortage(quota, aws.region, allowed, there, needed)):
+            yield why
 
 
 def _vpcs(aws: Aws) -> int:
     with calling("count the networks"):
-        pages = aws.ec2.get_paginator("describe_vpcs").paginate()
-        return sum(len(page["Vpcs"]) for page in pages)
+        return len(list(listed(aws.ec2, "describe_vpcs", "Vpcs")))
 
 
 def _addresses(aws: Aws) -> int:
@@ -87,5 +78,4 @@ def _addresses(aws: Aws) -> int:
 def _rules(aws: Aws) -> int:
     """Return the number of rules on the bus that gets AWS's own events."""
     with calling("count the event rules"):
-        pages = aws.events.get_paginator("list_rules").paginate()
-        return sum(len(page["Rules"]) for page in pages)
+        return len(list(listed(aws.events, "list_rules", "Rules")))

@@ -38,17 +38,6 @@ LONGEST_USER_DATA = 4096
 """Characters, in base64, that fit into a stack's parameter."""
 AWAKE, ASLEEP = "1", "0"
 """Values of the stack's parameter `ControlNodes`."""
-_NETWORK = {
-    "GivenVpc": "",
-    "GivenSubnets": "",
-    "SharedNetwork": "no",
-    "SubnetCidrs": "",
-    "PrivateCidrs": "",
-    "Zones": "",
-    "Cidr": "",
-    "MemberAddresses": "",
-}
-"""The stack's parameters that never change, with their values where an older stack lacks one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,25 +119,25 @@ def plan_of(
 
     Raises `UsageError` for what contradicts the account or the cluster.
     """
-    kinds = instance_types.describe(aws, request.job.instance_types)
+    job, before = request.job, cloudformation.parameters(known or {})
+    kinds = instance_types.describe(aws, job.instance_types)
     instance_types.check_fit(kinds)
-    kind = instance_types.check_alike(kinds, unlike=request.job.mixes)
-    job = request.job
+    kind = instance_types.check_alike(kinds, unlike=job.mixes)
     if known is None:
         instance_types.control(aws, job.control_type)
     instance_types.check_spot(kinds, job.capacity, job.settings.max_nodes)
     interfaces = choose_interfaces([each.network for each in kinds])
-    offered = _offers(aws, request)
+    offered = offers.zones(aws, {*job.instance_types, job.control_type})
     private = len(interfaces) > 1
     network = _network(aws, request, offered, known, private=private, shared=shared)
     its_zones = zones.given(network["Zones"])
-    worker_zones = zones.with_workers(offered, its_zones, request.job.instance_types)
+    worker_zones = zones.with_workers(offered, its_zones, job.instance_types)
     placed = _placed(request, worker_zones, kinds, known)
     worker_zones = tuple(zone for zone in worker_zones if placed in ("", zone))
     worker_zones = job.capacity.kept_in(worker_zones)
     if not worker_zones:
         raise UsageError(
-            f"--instance-types {','.join(request.job.instance_types)}: none of the zones of the "
+            f"--instance-types {','.join(job.instance_types)}: none of the zones of the "
             f"cluster ({', '.join(its_zones)}) offers them; take the cluster down first"
         )
     # Running nodes keep their image: another Python or torch in the same job is refused.
@@ -157,15 +146,17 @@ def plan_of(
     _check_image(request, image)
     disk = _disk(aws, request, image, known)
     usual = account.default_bucket(aws)
-    bucket = _bucket(request, known) or usual
+    bucket = _bucket(request, before.get("Bucket", "")) or usual
     account.check_bucket(aws, bucket)
-    spec = _spec(request, kinds, bucket, _run(request, known), network, len(interfaces), disk)
+    # Nodes of two runs do not see each other, and must not write the same checkpoints.
+    run = before.get("Run") or job.run or request.name
+    spec = _spec(request, kinds, bucket, run, network, len(interfaces), disk)
     bound = account.boundary(aws, spec.demands.boundary)
     demands = replace(spec.demands, boundary=bound, key=_key(aws, request, known))
     spec = replace(spec, demands=demands)
     parameters = {
         "Cluster": request.name,
-        "Run": spec.run,
+        "Run": run,
         "Bucket": bucket,
         **_data(aws, bucket, request),
         **_moving(aws, spec),
@@ -180,7 +171,7 @@ def plan_of(
         "Boundary": spec.demands.boundary,
         "Key": spec.demands.key,
         "DataKeys": ",".join(spec.demands.data_keys) or zones.NONE,
-        **session_preferences.parameters(aws, cloudformation.parameters(known or {})),
+        **session_preferences.parameters(aws, before),
     }
     return LaunchPlan(
         bucket, bucket != usual, spec, parameters, image, worker_zones, interfaces, disk
@@ -234,10 +225,7 @@ def _placed(
     if zone or not request.placement:
         return zone
     if known is not None:
-        raise UsageError(
-            f"--placement {request.placement}: {request.name} was made without it: take it down "
-            "first, or choose another --name"
-        )
+        _check_kept(request, "placement", request.placement, "", "was made without it")
     if request.job.capacity.zones == "spread":
         raise UsageError(PLACED_AND_SPREAD)
     instance_types.check_placement(kinds, request.placement)
@@ -249,11 +237,7 @@ def _disk(aws: Aws, request: ClusterSpec, image: str, known: Mapping[str, Any] |
     its = None if known is None else worker_groups.root_disk(aws, Names(request.name))
     if its is None:
         return find_root_disk(aws, image, request.disk)
-    if request.disk not in (None, its.gib):
-        raise UsageError(
-            f"--disk {request.disk}: {request.name} was made with disks of {its.gib} GiB: take it "
-            "down first, or choose another --name"
-        )
+    _check_kept(request, "disk", request.disk, its.gib, f"was made with disks of {its.gib} GiB")
     return its
 
 
@@ -263,21 +247,26 @@ def _check_image(request: ClusterSpec, its: str) -> None:
     What a parameter names now is for new clusters.
     """
     given = request.job.demands.worker_image
-    if given.startswith("ami-") and given != its:
+    if given.startswith("ami-"):
+        why = f"has nodes of {its}, and all of a job need the same Python and torch"
+        _check_kept(request, "worker-image", given, its, why)
+
+
+def _check_kept(request: ClusterSpec, flag: str, wanted: object, its: object, what: str) -> None:
+    """Raise `UsageError` where another one is wanted than the cluster was made with."""
+    if wanted and wanted != its:
         raise UsageError(
-            f"--worker-image {given}: nodes of {request.name} have {its}, and all of a job need "
-            "the same Python and torch: take it down first, or choose another --name"
+            f"--{flag} {wanted}: {request.name} {what}: take it down first, or choose another "
+            "--name"
         )
 
 
 def _control_image(aws: Aws, given: str) -> dict[str, str]:
     """Return the image of control nodes as the stack's parameters."""
-    usual = RootDisk().device
-    image, root = (
-        given_image(aws, "control-image", given)
-        if given
-        else (first_image(aws, AMAZON_LINUX), usual)
-    )
+    if given:
+        image, root = given_image(aws, "control-image", given)
+    else:
+        image, root = first_image(aws, AMAZON_LINUX), RootDisk().device
     return {"ControlImage": image, "ControlRoot": root}
 
 
@@ -310,27 +299,14 @@ def _key(aws: Aws, request: ClusterSpec, known: Mapping[str, Any] | None) -> str
     if known is None:
         return wanted
     its = cloudformation.parameters(known).get("Key", "")
-    encryption_key.check_kept(request.name, its, wanted)
+    _check_kept(request, "kms-key", wanted, its, f"was made with {its or 'AWS keys'}")
     return its
 
 
-def _run(request: ClusterSpec, known: Mapping[str, Any] | None) -> str:
-    """Return the run: that of an existing cluster stays.
-
-    Nodes of two runs do not see each other, and must not write the same checkpoints.
-    """
-    its = cloudformation.parameters(known)["Run"] if known is not None else ""
-    return its or request.job.run or request.name
-
-
-def _bucket(request: ClusterSpec, known: Mapping[str, Any] | None) -> str:
+def _bucket(request: ClusterSpec, its: str) -> str:
     """Return the bucket of an existing cluster, or the user's; "" for the shared one."""
-    its = cloudformation.parameters(known)["Bucket"] if known is not None else ""
-    if request.bucket and its not in ("", request.bucket):
-        raise UsageError(
-            f"--bucket {request.bucket}: {request.name} has its objects in {its}: take it down "
-            "first, or choose another --name"
-        )
+    if its:
+        _check_kept(request, "bucket", request.bucket, its, f"has its objects in {its}")
     return its or request.bucket
 
 
@@ -344,8 +320,12 @@ def _network(
     shared: SharedNetwork | None,
 ) -> dict[str, str]:
     """Return the parameters of the network; those of an existing cluster stay."""
-    if known is not None and not _starts_anew(known):
-        return _kept_network(request, known)
+    if known is not None:
+        before = cloudformation.parameters(known)
+        # A shared network may have been removed and made again since the stack failed.
+        unusable = known["StackStatus"] in cloudformation.UNUSABLE
+        if not (unusable and shared_network.is_shared(before)):
+            return _kept_network(request, before)
     job, controls = request.job, len(members_of(request.job))
     wanted = job.instance_types, job.control_type, aws.region, controls
     if job.vpc:
@@ -354,11 +334,10 @@ def _network(
         chosen = zones.choose(offered, *wanted)
         subnets = its.of(chosen)
         members = existing_vpc.member_addresses(aws, subnets[:controls], request.name)
-        return _NETWORK | {
+        return {
+            **zones.NETWORK,
             "GivenVpc": job.vpc,
             "GivenSubnets": zones.padded([subnet.id for subnet in subnets]),
-            "SubnetCidrs": zones.padded(()),
-            "PrivateCidrs": zones.padded(()),
             "Zones": zones.padded(chosen),
             "MemberAddresses": zones.padded(members, len(MEMBERS)),
         }
@@ -374,23 +353,12 @@ def _network(
     return shared_network.parameters(aws, found, chosen, request.name, controls)
 
 
-def _kept_network(request: ClusterSpec, known: Mapping[str, Any]) -> dict[str, str]:
+def _kept_network(request: ClusterSpec, parameters: Mapping[str, str]) -> dict[str, str]:
     """Return the parameters of the network that the cluster is in."""
-    given = _NETWORK | {
-        name: value for name, value in cloudformation.parameters(known).items() if name in _NETWORK
-    }
+    given = {name: parameters.get(name, usual) for name, usual in zones.NETWORK.items()}
     its = () if shared_network.is_shared(given) else zones.given(given["GivenSubnets"])
     existing_vpc.check_kept(request.name, its, request.job.subnets)
     return given
-
-
-def _starts_anew(known: Mapping[str, Any]) -> bool:
-    """Whether the stack has to be made again, in the shared network as it is now.
-
-    That one may have been removed and made again since the stack failed.
-    """
-    unusable = known["StackStatus"] in cloudformation.UNUSABLE
-    return unusable and shared_network.is_shared(cloudformation.parameters(known))
 
 
 def _own_network(aws: Aws, request: ClusterSpec, chosen: Sequence[str]) -> dict[str, str]:
@@ -403,8 +371,8 @@ def _own_network(aws: Aws, request: ClusterSpec, chosen: Sequence[str]) -> dict[
     size = names.block_size(request.job.settings.max_nodes)
     taken, controls = shared_network.networks(aws), len(members_of(request.job))
     free = names.addresses(request.network, taken, len(chosen), size, controls)
-    return _NETWORK | {
-        "GivenSubnets": zones.padded(()),
+    return {
+        **zones.NETWORK,
         "SubnetCidrs": zones.padded(free.subnets),
         "PrivateCidrs": zones.padded(free.private),
         "Zones": zones.padded(chosen),
@@ -486,8 +454,3 @@ def _prefixes(folder: str) -> tuple[str, ...]:
     if not folder:
         return ("*",)
     return (f"{folder}*",) if folder.endswith("/") else (folder, f"{folder}/*")
-
-
-def _offers(aws: Aws, request: ClusterSpec) -> zones.Offers:
-    wanted = {*request.job.instance_types, request.job.control_type}
-    return offers.zones(aws, wanted)

@@ -5,6 +5,7 @@ internet gateway, and that is what is blocked.
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 from spotelastic.aws.base.clients import Aws, calling
 from spotelastic.errors import EnvironmentFailure, SpotelasticError
@@ -16,12 +17,11 @@ ONLY_FROM_OUTSIDE = "block-ingress"
 
 def mode(aws: Aws) -> str:
     """Return what is blocked; `OFF` also where AWS does not tell."""
-    try:
-        with calling("look at VPC Block Public Access"):
-            answer = aws.ec2.describe_vpc_block_public_access_options()
-    except SpotelasticError:
-        return OFF  # regions without it, and accounts that may not look
-    options = answer.get("VpcBlockPublicAccessOptions", {})
+    options = {}
+    # There are regions without it, and accounts that may not look.
+    with suppress(SpotelasticError), calling("look at VPC Block Public Access"):
+        answer = aws.ec2.describe_vpc_block_public_access_options()
+        options = answer.get("VpcBlockPublicAccessOptions", {})
     return str(options.get("InternetGatewayBlockMode", OFF))
 
 

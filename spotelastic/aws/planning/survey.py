@@ -31,7 +31,6 @@ from spotelastic.aws.planning import (
     type_selection,
     zone_traffic,
 )
-from spotelastic.aws.planning.disk_key import AccountKey
 from spotelastic.aws.planning.network_quotas import RULES_EACH
 from spotelastic.aws.planning.type_selection import Option, Requirement
 from spotelastic.cloud.model import ZoneOffer, ranked
@@ -106,8 +105,7 @@ def survey(
 
     Raises `UsageError` and `EnvironmentFailure` for what the region cannot offer.
     """
-    partitions.check_region(aws.region)
-    partitions.check_money(aws.region, job.capacity.max_cost)
+    partitions.check(aws.region, job.capacity.max_cost)
     asked, job = job.capacity.reservations, reservations.resolved(aws, job)
     kinds, options, (fatal, short) = _types(aws, job, requirement, known)
     _check_container(job, kinds)
@@ -129,14 +127,15 @@ def survey(
     told, unfit = given_parts.look(aws, job, network, bucket, key) if known is None else ((), ())
     keyed, locked = _of_keys(aws, job, known, key, bucket)
     size = _disk_size(aws, job, kinds[0].gpus, disk) if known is None else known.disk_gib
-    conditions = _conditions(aws, job, placed=placed)
+    if network is not None:
+        unfit = (*unfit, *existing_vpc.obstacles(network, its_zones, interfaces, job.demands))
     return Survey(
         types=kinds,
         zones=for_workers,
         price=min(prices.values()),
         estimate=_estimate(job, prices, listed, nat_gateways, addresses, size),
         resources=(
-            *cloudformation.summary(len(its_zones), conditions, private=private),
+            *_stack(aws, job, len(its_zones), private=private, placed=placed),
             *(() if private or network or shared else (SHARED_NETWORK_MADE,)),
         ),
         warnings=(
@@ -147,10 +146,11 @@ def survey(
             *_of_shared_network(job, shared, its_zones),
             *public_access.warnings(blocked, public=addresses[1] > 0),
             *keyed,
-            *_of_capacity(aws, job, kinds, len(for_workers), asked),
+            *reservations.offered(aws, replace(job, instance_types=names_of(kinds)), asked),
+            *_of_spreading(job, kinds, len(for_workers)),
             *partitions.about_prices(aws.region),
         ),
-        obstacles=(*_of_way_out(job, network, its_zones, interfaces), *locked, *unfit),
+        obstacles=(*locked, *unfit),
         options=options,
         ranking=ranking,
         prices_of=listed.date,
@@ -172,37 +172,32 @@ def _own_network(
     return shared, int(shared is None)
 
 
-def _of_keys(
-    aws: Aws, job: JobSpec, known: JobSpec | None, key: str, bucket: str
-) -> tuple[list[str], list[str]]:
-    """Return what is to be known of keys that encrypt, and why nodes could not work with them."""
-    of_disks = AccountKey() if key or known is not None else disk_key.look(aws)
-    told = [
-        *disk_key.warnings(key),
-        *encryption_key.data_warnings(aws, job, key),
-        of_disks.warning,
-    ]
-    of_bucket = encryption_key.bucket_obstacles(aws, bucket, job.cluster, key) if bucket else ()
-    return [*filter(None, told)], [*filter(None, (of_disks.obstacle, *of_bucket))]
-
-
 def _disk_size(aws: Aws, job: JobSpec, gpus: int, wanted: int | None) -> int:
     image = find_workers_image(aws, gpus, job.demands.worker_image)
     return find_root_disk(aws, image, wanted).gib
 
 
-def _of_way_out(
-    job: JobSpec, network: Network | None, its_zones: tuple[str, ...], interfaces: int
-) -> Iterator[str]:
-    """Yield what would keep nodes from reaching what they need."""
-    if network is not None:
-        yield from existing_vpc.obstacles(network, its_zones, interfaces, job.demands)
+def _of_spreading(job: JobSpec, kinds: Sequence[InstanceType], zones: int) -> Iterator[str]:
+    """Yield what many zones cost."""
+    if job.capacity.zones == "spread":
+        efa = any(kind.network.efa_interfaces for kind in kinds)
+        yield from zone_traffic.warnings(job.settings.max_nodes, zones, efa=efa)
 
 
-def _conditions(aws: Aws, job: JobSpec, *, placed: bool) -> dict[str, bool]:
-    """Return the conditions of the stack's template, but for those of a network."""
+def _of_keys(
+    aws: Aws, job: JobSpec, known: JobSpec | None, key: str, bucket: str
+) -> tuple[list[str], list[str]]:
+    """Return what is to be known of keys that encrypt, and why nodes could not work with them."""
+    warning, obstacle = ("", "") if key or known is not None else disk_key.look(aws)
+    told = [*disk_key.warnings(key), *encryption_key.data_warnings(aws, job, key), warning]
+    of_bucket = encryption_key.bucket_obstacles(aws, bucket, job.cluster, key) if bucket else ()
+    return [*filter(None, told)], [*filter(None, (obstacle, *of_bucket))]
+
+
+def _stack(aws: Aws, job: JobSpec, zones: int, *, private: bool, placed: bool) -> tuple[str, ...]:
+    """Return what the stack consists of, by the conditions of its template."""
     demands = job.demands
-    return {
+    conditions = {
         "DataKeyed": bool(demands.data_keys) and not demands.worker_profile,
         "MakesControl": not demands.control_profile,
         "MakesGroup": not demands.security_group,
@@ -213,6 +208,7 @@ def _conditions(aws: Aws, job: JobSpec, *, placed: bool) -> dict[str, bool]:
         and not (demands.worker_profile and demands.control_profile),
         "Three": len(members_of(job)) > 1,
     }
+    return cloudformation.summary(zones, conditions, private=private)
 
 
 def _refuse(shortages: Sequence[str]) -> None:
@@ -223,14 +219,9 @@ def _refuse(shortages: Sequence[str]) -> None:
         raise EnvironmentFailure("quotas allow too little:\n- " + "\n- ".join(shortages))
 
 
-def _nodes(job: JobSpec) -> tuple[int, int]:
-    """Return the fewest and the most workers."""
-    return job.settings.min_nodes, job.settings.max_nodes
-
-
 def demand(job: JobSpec) -> NodeDemand:
     """Return the fewest workers, and the most that are spot and that may be bought on demand."""
-    low, high = _nodes(job)
+    low, high = job.settings.min_nodes, job.settings.max_nodes
     bought = job.capacity
     low = max(0, low - bought.reserved)  # a reservation has its quota already
     on_demand = max(0, bought.base - bought.reserved)
@@ -246,37 +237,27 @@ def _types(
 
     The shortages are two lists: those that keep the job from running, and others.
     """
-    allowed = Quotas(aws, job.cluster)
+    allowed, options = Quotas(aws, job.cluster), tuple[Option, ...]()
+    if job.instance_types:
+        kinds = _named(aws, job, requirement)
+    else:
+        nodes = demand(job)
+        nodes = replace(nodes, spot=min(nodes.least, nodes.spot))
+        options = type_selection.survey(aws, requirement, nodes, allowed.allowance)
+        kinds = type_selection.best(options, requirement, aws.region).types
+    # Nodes of the cluster's present types train together with new ones for a while.
+    present = instance_types.describe(aws, known.instance_types) if known is not None else ()
+    instance_types.check_alike((*present, *kinds), unlike=job.mixes)
     try:
-        options = _options(aws, allowed, job, requirement)
-        kinds = _kinds(aws, job, requirement, options)
-        # Nodes of the cluster's present types train together with new ones for a while.
-        present = instance_types.describe(aws, known.instance_types) if known is not None else ()
-        instance_types.check_alike((*present, *kinds), unlike=job.mixes)
         return kinds, options, _shortages(aws, allowed, kinds, job, known)
     except Rejected as error:
-        if error.code not in DENIED or not job.instance_types:
+        if error.code not in DENIED or options:
             raise
-        kinds = _kinds(aws, job, requirement, ())
-        instance_types.check_alike(kinds, unlike=job.mixes)
         return kinds, (), ([], [f"the quotas are not known: {error}"])
 
 
-def _options(
-    aws: Aws, allowed: Quotas, job: JobSpec, requirement: Requirement
-) -> tuple[Option, ...]:
-    if job.instance_types:
-        return ()
-    nodes = demand(job)
-    nodes = replace(nodes, spot=min(nodes.least, nodes.spot))
-    return type_selection.survey(aws, requirement, nodes, allowed.allowance)
-
-
-def _kinds(
-    aws: Aws, job: JobSpec, requirement: Requirement, options: tuple[Option, ...]
-) -> tuple[InstanceType, ...]:
-    if not job.instance_types:
-        return type_selection.best(options, requirement, aws.region).types
+def _named(aws: Aws, job: JobSpec, requirement: Requirement) -> tuple[InstanceType, ...]:
+    """Return the types that the job names. Raises `UsageError` for those that do not fit."""
     kinds = instance_types.describe(aws, job.instance_types)
     instance_types.check_fit(kinds)
     instance_types.check_spot(kinds, job.capacity, job.settings.max_nodes)
@@ -374,20 +355,6 @@ def _of_network(
             )
 
 
-def _of_capacity(
-    aws: Aws,
-    job: JobSpec,
-    kinds: tuple[InstanceType, ...],
-    zones: int,
-    asked: Sequence[Reservation],
-) -> Iterator[str]:
-    """Yield what is reserved and left unused, and what many zones cost."""
-    yield from reservations.offered(aws, replace(job, instance_types=names_of(kinds)), asked)
-    if job.capacity.zones == "spread":
-        efa = any(kind.network.efa_interfaces for kind in kinds)
-        yield from zone_traffic.warnings(_nodes(job)[1], zones, efa=efa)
-
-
 def _of_shared_network(
     job: JobSpec, shared: SharedNetwork | None, its_zones: tuple[str, ...]
 ) -> Iterator[str]:
@@ -413,7 +380,7 @@ def _estimate(
 ) -> Estimate:
     worker = max(prices, key=lambda name: prices[name])
     usual = estimate(
-        nodes=_nodes(job),
+        nodes=(job.settings.min_nodes, job.settings.max_nodes),
         worker=worker,
         worker_usd=prices[worker],
         control=job.control_type,
@@ -448,14 +415,14 @@ def _addresses(
 
     AWS gives none to instances with several network cards, which use a NAT gateway.
     """
-    (low, high), controls = _nodes(job), len(members_of(job))
+    controls = len(members_of(job))
     if network is None:
         fixed, each = controls + int(interfaces > 1), int(interfaces <= 1)
     else:
         subnets = network.of(chosen)
         fixed = sum(subnet.public for subnet in subnets[:controls])
         each = int(interfaces <= 1 and any(subnet.public for subnet in subnets))
-    return fixed + low * each, fixed + high * each
+    return fixed + job.settings.min_nodes * each, fixed + job.settings.max_nodes * each
 
 
 def _ranking(

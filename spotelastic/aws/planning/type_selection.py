@@ -8,7 +8,7 @@ requirements). More types mean that a group finds capacity sooner.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from spotelastic.aws.base.clients import Aws, calling
+from spotelastic.aws.base.clients import Aws, calling, listed
 from spotelastic.aws.compute import instance_types, offers, quotas
 from spotelastic.aws.compute.instance_types import InstanceType
 from spotelastic.aws.compute.prices import shipped_table
@@ -115,28 +115,22 @@ def survey(
     aws: Aws, requirement: Requirement, nodes: NodeDemand, allowed: QuotaLookup
 ) -> tuple[Option, ...]:
     """Return the options of this region at present, best first."""
-    names = _fitting(aws, requirement) if str(requirement) else _usual(aws)
-    described = instance_types.describe(aws, names) if names else ()
     kinds = [
         kind
-        for kind in described
+        for kind in instance_types.describe(aws, _fitting(aws, requirement))
         if requirement.fits(kind) and not instance_types.describe_mismatch(kind)
     ]
     usd = _usd(aws, [kind.name for kind in kinds]) if kinds else {}
     return options(kinds, usd, allowed, nodes)
 
 
-def _usual(aws: Aws) -> list[str]:
-    """Return the GPU types with a shipped price that the region offers."""
-    priced = [name for name in shipped_table().usd_per_hour if name[0] in "gp"]
-    offered = frozenset[str]().union(*offers.zones(aws, priced).values())
-    return [name for name in priced if name in offered]
-
-
 def _fitting(aws: Aws, requirement: Requirement) -> list[str]:
     count = {"Min": requirement.gpus or 1}
-    with calling(f"look for instance types with {requirement}"):
-        pages = aws.ec2.get_paginator("get_instance_types_from_instance_requirements").paginate(
+    with calling(f"look for GPU types {requirement}".rstrip()):
+        found = listed(
+            aws.ec2,
+            "get_instance_types_from_instance_requirements",
+            "InstanceTypes",
             ArchitectureTypes=["x86_64"],  # the architecture of the workers' images
             VirtualizationTypes=["hvm"],
             InstanceRequirements={
@@ -148,7 +142,7 @@ def _fitting(aws: Aws, requirement: Requirement) -> list[str]:
                 "AcceleratorTotalMemoryMiB": {"Min": count["Min"] * requirement.gpu_memory_mib},
             },
         )
-        return [item["InstanceType"] for page in pages for item in page["InstanceTypes"]]
+        return [item["InstanceType"] for item in found]
 
 
 def _usd(aws: Aws, names: Sequence[str]) -> Mapping[str, float]:

@@ -4,7 +4,7 @@ from functools import partial
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.names import Names
-from spotelastic.aws.compute.prices import AwsPrices, PriceList
+from spotelastic.aws.compute.prices import AwsPrices
 from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.aws.provider import queues
 from spotelastic.aws.provider.calls import CallCount
@@ -20,13 +20,13 @@ def connect(aws: Aws, spec: JobSpec, bucket: str, calls: CallCount | None = None
     On-demand prices are looked up beside. `calls` has counted the calls so far.
     """
     calls = calls or CallCount(aws)
-    listed = PriceList(aws)
-    listed.prepare((*spec.instance_types, spec.control_type))
+    prices = AwsPrices(aws, disk_gib=spec.disk_gib, disk_mib_s=spec.disk_mib_s)
+    prices.prepare((*spec.instance_types, spec.control_type))
     return Cloud(
         provider=AwsCapacity(aws, spec.cluster, bucket, spec.service_role, spec.control_type),
         events=queues.events(aws, spec.queue),
         commands=queues.commands(aws, Names(spec.cluster).commands),
-        prices=AwsPrices(aws, listed, disk_gib=spec.disk_gib, disk_mib_s=spec.disk_mib_s),
+        prices=prices,
         objects=BucketObjects(aws, bucket, spec.cluster),
         calls=calls.so_far,
         receivers=partial(receivers, aws, spec.cluster),

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from spotelastic.aws.base.clients import Aws
-from spotelastic.aws.base.names import CONTROL_TYPE, MEMBERS, Names
+from spotelastic.aws.base.clients import Aws, Rejected, calling, passing
+from spotelastic.aws.base.names import CONTROL_TYPE, MEMBERS, TERMINATE_HOOK, Names
 from spotelastic.aws.clusters import teardown
 from spotelastic.aws.compute import autoscaling, quotas, worker_groups
 from spotelastic.aws.compute.zone_ranking import Zones
@@ -44,18 +44,14 @@ class AwsCapacity:
         """When the end of the cluster was first tried."""
         its = Names(cluster)
         control = frozenset(its.control(member) for member in MEMBERS)
-        self._names = GroupNames(its.workers, its.on_demand, control)
-
-    @property
-    def names(self) -> GroupNames:
+        self.names = GroupNames(its.workers, its.on_demand, control)
         """The names of the cluster's groups."""
-        return self._names
 
     # -- observe ---------------------------------------------------------------------------------
 
     def groups(self) -> Mapping[str, WorkerGroup]:
         """Return the worker groups that exist, by name, with one call."""
-        return autoscaling.groups(self._aws, (self._names.spot, self._names.on_demand))
+        return autoscaling.groups(self._aws, (self.names.spot, self.names.on_demand))
 
     def instances(self) -> tuple[Instance, ...]:
         """Return all instances of the cluster that EC2 still knows, including terminated ones."""
@@ -69,15 +65,32 @@ class AwsCapacity:
 
     def replace(self, instance: str) -> None:
         """End an instance of a group, which launches another one."""
-        autoscaling.replace(self._aws, instance)
+        self._terminate(instance, smaller=False)
 
     def remove(self, instance: str) -> None:
         """End an instance of a group, and shrink the group by one."""
-        autoscaling.remove(self._aws, instance)
+        self._terminate(instance, smaller=True)
+
+    def _terminate(self, instance: str, *, smaller: bool) -> None:
+        try:
+            with calling(f"{'remove' if smaller else 'replace'} {instance}"):
+                self._aws.autoscaling.terminate_instance_in_auto_scaling_group(
+                    InstanceId=instance, ShouldDecrementDesiredCapacity=smaller
+                )
+        except Rejected as error:  # one that is gone, or in no group, is no error
+            if error.code != "ValidationError" or "not found" not in str(error).lower():
+                raise
 
     def complete_drain(self, group: str, instance: str) -> None:
         """Complete the lifecycle hook of an instance that has drained."""
-        autoscaling.complete_drain(self._aws, group, instance)
+        # no active action: it timed out or was completed
+        with passing("ValidationError"), calling(f"complete the life-cycle action of {instance}"):
+            self._aws.autoscaling.complete_lifecycle_action(
+                AutoScalingGroupName=group,
+                LifecycleHookName=TERMINATE_HOOK,
+                InstanceId=instance,
+                LifecycleActionResult="CONTINUE",
+            )
 
     def end(self, instances: Sequence[str]) -> None:
         """Terminate instances, whether in a group or not."""
@@ -87,19 +100,28 @@ class AwsCapacity:
 
     def set_desired(self, group: str, desired: int) -> None:
         """Set the number of instances that the group keeps."""
-        autoscaling.set_desired(self._aws, group, desired)
+        with calling(f"set the size of {group} to {desired}"):
+            self._aws.autoscaling.set_desired_capacity(
+                AutoScalingGroupName=group, DesiredCapacity=desired, HonorCooldown=False
+            )
 
     def set_subnets(self, group: str, subnets: Sequence[str]) -> None:
         """Set the subnets in which the group launches from now on."""
-        autoscaling.set_subnets(self._aws, group, subnets)
+        with calling(f"let {group} launch in {', '.join(subnets)}"):
+            self._aws.autoscaling.update_auto_scaling_group(
+                AutoScalingGroupName=group, VPCZoneIdentifier=",".join(subnets)
+            )
 
     def resume(self, group: str) -> None:
         """Let the group launch again."""
-        autoscaling.resume(self._aws, group)
+        with calling(f"let {group} launch again"):
+            self._aws.autoscaling.resume_processes(
+                AutoScalingGroupName=group, ScalingProcesses=["Launch"]
+            )
 
     def postpone(self, until: float) -> None:
         """Set the dead man's switch of both groups."""
-        for group in (self._names.spot, self._names.on_demand):
+        for group in (self.names.spot, self.names.on_demand):
             worker_groups.postpone(self._aws, group, until)
 
     def tear_down(self) -> None:

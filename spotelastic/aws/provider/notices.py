@@ -6,7 +6,6 @@ be read. So each document, and each entry of a list, is read by itself.
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from spotelastic.aws.base.imds import ACTIVE, Imds, ScheduledEvent, UnusableAnswer, read_scheduled
 from spotelastic.clock import Clock, unbroken, wall
@@ -26,14 +25,6 @@ an instance refresh, a failed health check, or because somebody has asked for it
 """
 RETIRED = frozenset({"instance-retirement", "instance-stop"})
 """AWS's words for maintenance after which the instance does not come back by itself."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Moment:
-    """When a poll is made, and how far ahead its clock is of the service's."""
-
-    now: float
-    ahead: float
 
 
 @contextmanager
@@ -69,19 +60,21 @@ class ImdsNotices:
         self._scheduled: dict[str, ScheduledEvent] = {}
         """What was announced, by its id, until it has begun or is called off."""
         self._clear_at = 0.0
+        self._now = self._ahead = 0.0
+        """When the present poll is made, and how far its clock is ahead of the service's."""
 
     def poll(self) -> tuple[Notice, ...]:
         """Return the notices that have not been returned before."""
-        now = self._clock()
-        at = _Moment(now, now - self._wall())
+        self._now = self._clock()
+        self._ahead = self._now - self._wall()
         new: list[Notice] = []
         unreadable: list[UnusableAnswer] = []
         try:
             for read in (self._interruption, self._group, self._rebalance):
                 with _noted(unreadable):
-                    new += self._untold(read(at))
+                    new += self._untold(read())
             with _noted(unreadable):
-                new += self._maintenance(self._imds.scheduled(), at, unreadable)
+                new += self._maintenance(self._imds.scheduled(), unreadable)
         except Unavailable:
             if not new:  # what was read is not returned again
                 raise
@@ -97,29 +90,29 @@ class ImdsNotices:
 
     # Each yields what the service says now, with what tells it from others of its kind.
 
-    def _interruption(self, at: _Moment) -> Iterator[tuple[Notice, float]]:
+    def _interruption(self) -> Iterator[tuple[Notice, float]]:
         told = self._imds.interruption()
         if told is None:
-            self._clear_at = at.now
+            self._clear_at = self._now
             return
-        end = told.at + at.ahead
-        issued = min(at.now, max(end - LEAD, self._clear_at))
+        end = told.at + self._ahead
+        issued = min(self._now, max(end - LEAD, self._clear_at))
         kind = InterruptionKind.SPOT_INTERRUPTION
-        yield Notice(kind, self._node, "imds", issued, at.now, end, told.action), told.at
+        yield Notice(kind, self._node, "imds", issued, self._now, end, told.action), told.at
 
-    def _group(self, at: _Moment) -> Iterator[tuple[Notice, float]]:
-        now, wanted = at.now, self._imds.lifecycle_state()
-        if wanted in LEAVES:
+    def _group(self) -> Iterator[tuple[Notice, float]]:
+        now = self._now
+        if self._imds.lifecycle_state() in LEAVES:
             yield Notice(InterruptionKind.PLANNED, self._node, "imds", now, now, now + LEAD), 0.0
 
-    def _rebalance(self, at: _Moment) -> Iterator[tuple[Notice, float]]:
+    def _rebalance(self) -> Iterator[tuple[Notice, float]]:
         advised = self._imds.rebalance()
         if advised is not None:
             kind = InterruptionKind.REBALANCE
-            yield Notice(kind, self._node, "imds", advised + at.ahead, at.now), advised
+            yield Notice(kind, self._node, "imds", advised + self._ahead, self._now), advised
 
     def _maintenance(
-        self, listed: Iterable[object], at: _Moment, unreadable: list[UnusableAnswer]
+        self, listed: Iterable[object], unreadable: list[UnusableAnswer]
     ) -> Iterator[Notice]:
         """Yield what is newly scheduled, or at another time than before, and what is called off."""
         active: dict[str, ScheduledEvent] = {}
@@ -131,26 +124,16 @@ class ImdsNotices:
         for id, event in active.items():
             if self._scheduled.get(id) != event:
                 self._scheduled[id] = event
-                yield self._announced(event, at)
+                yield self._announced(event)
         if unreadable:
             return  # what cannot be read is not called off
         for id in self._scheduled.keys() - active.keys():
             event = self._scheduled.pop(id)
-            if at.now < event.begins + at.ahead:  # else it has begun
-                yield self._announced(event, at, called_off=True)
+            if self._now < event.begins + self._ahead:  # else it has begun
+                yield self._announced(event, called_off=True)
 
-    def _announced(self, event: ScheduledEvent, at: _Moment, called_off: bool = False) -> Notice:
-        kind = InterruptionKind.MAINTENANCE
-        if event.code in RETIRED:
-            kind = InterruptionKind.RETIREMENT
-        return Notice(
-            kind,
-            self._node,
-            "imds",
-            at.now,
-            at.now,
-            event.begins + at.ahead,
-            event.code,
-            event.id,
-            called_off,
-        )
+    def _announced(self, event: ScheduledEvent, called_off: bool = False) -> Notice:
+        retired = event.code in RETIRED
+        kind = InterruptionKind.RETIREMENT if retired else InterruptionKind.MAINTENANCE
+        now, begins = self._now, event.begins + self._ahead
+        return Notice(kind, self._node, "imds", now, now, begins, event.code, event.id, called_off)

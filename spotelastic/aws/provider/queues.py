@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, Generic, TypeVar
 
-from spotelastic.aws.base.clients import Aws, Rejected, calling
+from spotelastic.aws.base.clients import Aws, calling, passing
 from spotelastic.aws.messaging import command_queue, eventbridge
 from spotelastic.cloud.events import CloudEvent
 from spotelastic.cloud.port import Delivery
@@ -64,23 +64,15 @@ class SqsQueue(Generic[T]):
         If the receipt is no longer valid, because this took too long, the queue delivers the
         message again with another receipt. It is then a duplicate.
         """
-        try:
-            with calling("delete a message"):
-                self._sqs.delete_message(QueueUrl=self._url, ReceiptHandle=receipt)
-        except Rejected as error:
-            if error.code != _STALE:
-                raise
+        with passing(_STALE), calling("delete a message"):
+            self._sqs.delete_message(QueueUrl=self._url, ReceiptHandle=receipt)
 
     def hand_back(self, receipt: str) -> None:
         """Make a message visible again at once, unless it is so already or is deleted."""
-        try:
-            with calling("hand a message back"):
-                self._sqs.change_message_visibility(
-                    QueueUrl=self._url, ReceiptHandle=receipt, VisibilityTimeout=0
-                )
-        except Rejected as error:
-            if error.code not in _NOT_HELD:
-                raise
+        with passing(*_NOT_HELD), calling("hand a message back"):
+            self._sqs.change_message_visibility(
+                QueueUrl=self._url, ReceiptHandle=receipt, VisibilityTimeout=0
+            )
 
 
 def events(aws: Aws, name: str) -> SqsQueue[CloudEvent]:

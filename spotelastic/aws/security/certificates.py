@@ -21,9 +21,9 @@ from typing import Any
 import msgspec
 from spotelastic_checkpoints.decoders import from_json
 
-from spotelastic.aws.base.clients import Aws, Rejected, calling
+from spotelastic.aws.base.clients import Aws, calling, passing
 from spotelastic.aws.base.names import Names
-from spotelastic.aws.security.secrets import NO_DEMANDS, encryption, parameter
+from spotelastic.aws.security.secrets import encryption, parameter
 from spotelastic.certificates import (
     MEMBER_NAME,
     WORKER_NAME,
@@ -35,7 +35,7 @@ from spotelastic.certificates import (
     make_authority,
 )
 from spotelastic.errors import EnvironmentFailure
-from spotelastic.model.job import AccountDemands
+from spotelastic.model.job import NO_DEMANDS, AccountDemands
 from spotelastic.model.validity import Validity
 
 
@@ -85,14 +85,10 @@ def fetch(aws: Aws, parameter: str) -> Certificate:
 
 
 def _read(aws: Aws, parameter: str) -> Certificate | None:
-    try:
-        with calling(f"read the certificate {parameter}"):
-            answer = aws.ssm.get_parameter(Name=parameter, WithDecryption=True)
-    except Rejected as error:
-        if error.code == "ParameterNotFound":
-            return None
-        raise
-    return from_json(answer["Parameter"]["Value"], Certificate)
+    with passing("ParameterNotFound"), calling(f"read the certificate {parameter}"):
+        answer = aws.ssm.get_parameter(Name=parameter, WithDecryption=True)
+        return from_json(answer["Parameter"]["Value"], Certificate)
+    return None
 
 
 def _store(aws: Aws, its: Names, name: str, made: Certificate, demands: AccountDemands) -> None:

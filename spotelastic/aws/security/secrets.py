@@ -3,15 +3,14 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from spotelastic.aws.base.clients import Aws, Rejected, calling
+from spotelastic.aws.base.clients import Aws, Rejected, calling, passing
 from spotelastic.aws.base.demands import pairs_of
 from spotelastic.aws.base.identity import CLUSTER
 from spotelastic.errors import UsageError
-from spotelastic.model.job import AccountDemands
+from spotelastic.model.job import NO_DEMANDS, AccountDemands
 
 Use = Literal["secrets", "build", "notify"]
 """What secrets are for: the script, the build of packages, or where notifications go."""
-NO_DEMANDS = AccountDemands()
 AT_ONCE = 10
 """Parameters that one call reads."""
 LARGEST = 4096
@@ -119,11 +118,7 @@ def _put(aws: Aws, cluster: str, name: str, value: str, demands: AccountDemands)
 
 
 def _known(aws: Aws, name: str) -> tuple[str, int] | None:
-    try:
-        with calling(f"read the secret {name}"):
-            found = aws.ssm.get_parameter(Name=name, WithDecryption=True)["Parameter"]
-    except Rejected as error:
-        if error.code == "ParameterNotFound":
-            return None
-        raise
-    return str(found["Value"]), int(found["Version"])
+    with passing("ParameterNotFound"), calling(f"read the secret {name}"):
+        found = aws.ssm.get_parameter(Name=name, WithDecryption=True)["Parameter"]
+        return str(found["Value"]), int(found["Version"])
+    return None

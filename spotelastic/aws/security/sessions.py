@@ -7,7 +7,7 @@ import json
 import shutil
 from collections.abc import Mapping
 
-from spotelastic.aws.base.clients import Aws, Rejected, calling
+from spotelastic.aws.base.clients import Aws, calling, explained
 from spotelastic.errors import EnvironmentFailure
 
 PLUGIN = "session-manager-plugin"
@@ -41,15 +41,9 @@ def _command(aws: Aws, request: Mapping[str, object]) -> list[str]:
     """Start the session; return the plugin's command line, with answer and request in it."""
     program = plugin()
     node = request["Target"]
-    try:
-        with calling(f"open a session with {node}"):
-            answer = aws.ssm.start_session(**request)
-    except Rejected as error:
-        if error.code != "TargetNotConnected":
-            raise
-        raise EnvironmentFailure(
-            f"{node} is not connected to Session Manager: it is booting, or gone"
-        ) from error
+    away = EnvironmentFailure(f"{node} is not connected to Session Manager: it is booting, or gone")
+    with explained(away, "TargetNotConnected"), calling(f"open a session with {node}"):
+        answer = aws.ssm.start_session(**request)
     told = {key: answer[key] for key in ("SessionId", "TokenValue", "StreamUrl")}
     where = aws.ssm.meta.endpoint_url
     return [

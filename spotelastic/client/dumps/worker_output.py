@@ -16,7 +16,7 @@ def newest_lines(cluster: ClusterRecord, node: str, clock: Clock = steady) -> st
     """Return the newest lines of the node's workers, each with its rank."""
     give_up, lines = clock() + WITHIN, deque[str](maxlen=LINES)
     begin = log_group.prefix(log_group.born(cluster.spec.born_at), node)
-    for line in log_group.lines(cluster.aws, cluster.spec.log_group, begin):
+    for line in cluster.output.lines(begin):
         lines.append(f"rank-{line.stream.rank}: {line.text}\n")
         if clock() >= give_up:
             lines.append("[there was more, and no time to read it]\n")

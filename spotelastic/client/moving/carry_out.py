@@ -46,8 +46,6 @@ class MovePolicy:
 
     trains_within: float = 1200.0
     """Seconds within which the job should train in the new region."""
-    part: int = copying.PART
-    """Bytes that are copied by one call."""
     led: bool = False
     """Whether it is over as soon as the target's cluster is led, whether it trains or not."""
     own: str = ""
@@ -124,7 +122,7 @@ class Mover:
         progress = _Progress(files.nbytes, f"to {its.target.aws.region}", self._say)
         # Before the commit, which says that everything is there.
         copying.copy_kept_files(its.run_here, its.run_there)
-        copying.copy(its.run_here, its.run_there, files, progress.add, self._policy.part)
+        copying.copy(its.run_here, its.run_there, files, progress.add)
 
     def _ensure_bucket(self, seen: MoveSeen) -> None:
         its = self._regions

@@ -246,7 +246,7 @@ class AccountClusters:
             )
         with contextlib.suppress(OtherVersion):  # what it has left, only that version can tell
             if keep_data:
-                if log_group.streams(self.aws, Names(name).log_group):
+                if log_group.GroupOutput(self.aws, Names(name).log_group).streams():
                     kept = log_group.KEPT_DAYS
                     say(f"`spotelastic logs {name}` prints its output, kept for {kept} days")
                 self._tell_of_data(stored_data.of(self.aws, its, name), say)

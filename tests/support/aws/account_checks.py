@@ -5,7 +5,6 @@ Every check asks AWS itself. Change sets are made and deleted again; they make n
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from botocore.config import Config
@@ -259,7 +258,7 @@ def account_has_room(aws: Aws, evidence: Evidence, types: Sequence[str]) -> None
         found = offered(aws, job(NAME, instance_types=tuple(types)), ())
         evidence.fact("reservations of capacity", list(found))
     with evidence.check("key of disks"):
-        evidence.fact("warnings about the key of disks", asdict(disk_key.look(aws)))
+        evidence.fact("warnings about the key of disks", disk_key.look(aws))
     with evidence.check("VPC Block Public Access"):
         evidence.fact("VPC Block Public Access", public_access.mode(aws))
         public_access.check_own_network(public_access.mode(aws))

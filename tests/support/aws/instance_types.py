@@ -34,12 +34,12 @@ def template(*names: str, public: bool | None = True) -> dict[str, Any]:
             names=Names("demo"),
             types=names,
             size=2,
-            spot=True,
             image="ami-1",
             bucket="b",
             profile="arn",
             security_group="sg-1",
             subnets=("subnet-1",),
+            start=2,
             interfaces=interfaces_of(*names),
             public=public,
         )

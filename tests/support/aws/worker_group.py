@@ -12,7 +12,6 @@ def two_workers(aws: Aws) -> WorkerGroups:
         names=ITS,
         types=("g4dn.xlarge",),
         size=2,
-        spot=True,
         image="ami-12345678",
         bucket="bucket",
         profile="arn:aws:iam::123456789012:instance-profile/worker",

@@ -56,16 +56,16 @@ def test_the_next_local_cloud_has_the_lines_of_the_last_one(tmp_path: Path) -> N
             if text == "one":
                 aws.logs.create_log_stream(logGroupName=its.log_group, logStreamName=str(stream))
             put(aws, str(stream), text)
-            found = list(log_group.lines(aws, its.log_group))
+            found = list(log_group.GroupOutput(aws, its.log_group).lines())
     assert [(line.stream, line.text) for line in found] == [(stream, "one"), (stream, "two")]
     assert len({line.id for line in found}) == 2
     with account(tmp_path):
         aws = Aws(REGION)
-        assert log_group.streams(aws, its.log_group) == [stream]
-        assert list(log_group.lines(aws, its.log_group, "2099")) == []
+        assert log_group.GroupOutput(aws, its.log_group).streams() == [stream]
+        assert list(log_group.GroupOutput(aws, its.log_group).lines("2099")) == []
         log_group.delete(aws, its)
     with account(tmp_path):
-        assert log_group.streams(Aws(REGION), its.log_group) == []
+        assert log_group.GroupOutput(Aws(REGION), its.log_group).streams() == []
 
 
 def put(aws: Aws, stream: str, text: str) -> None:
@@ -82,7 +82,7 @@ def test_what_is_older_than_cloudwatch_keeps_it_goes_when_a_cloud_starts(tmp_pat
     (old,) = (tmp_path / "output" / NAME / FIRST).rglob("*.jsonl")
     os.utime(old, (long_ago, long_ago))
     with account(tmp_path):
-        assert log_group.streams(Aws(REGION), Names(NAME).log_group) == [
+        assert log_group.GroupOutput(Aws(REGION), Names(NAME).log_group).streams() == [
             LogStream(SECOND, "i-2", 0)
         ]
     assert kept.streams(NAME) == [f"{SECOND}/i-2/rank-0"]

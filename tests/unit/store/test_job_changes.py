@@ -112,7 +112,7 @@ def test_of_two_who_change_it_at_once_none_loses_anything(objects: BucketObjects
 
     def restarts() -> None:
         for _ in range(TIMES):
-            clusters.change(cluster, lambda spec: replace(spec, created_at=spec.created_at + 1))
+            cluster.change(lambda spec: replace(spec, created_at=spec.created_at + 1))
 
     both = [threading.Thread(target=each) for each in (scales, restarts)]
     for each in both:

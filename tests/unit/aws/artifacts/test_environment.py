@@ -14,12 +14,11 @@ from support.processes.wheels import tiny
 
 from spotelastic.aws.artifacts.environments import (
     BuildFailed,
-    BuildPolicy,
     Environments,
     forget_failures,
     tag_of,
 )
-from spotelastic.aws.artifacts.micromamba import MicromambaRelease
+from spotelastic.aws.artifacts.micromamba import RELEASE, MicromambaRelease
 from spotelastic.aws.artifacts.requirements import find
 from spotelastic.model.job import Environment
 
@@ -30,11 +29,20 @@ class Node:
     bucket: MemoryBucket
     folder: Path
     said: list[str] = field(default_factory=list)
-    policy: BuildPolicy = BuildPolicy(look=0.01)
+    stale: float = 30.0
+    micromamba: MicromambaRelease = RELEASE
 
     def ensure(self, wanted: Environment, code: Path) -> Path:
         home = self.folder / self.name
-        its = Environments(self.bucket, home, self.name, self.said.append, self.policy)
+        its = Environments(
+            self.bucket,
+            home,
+            self.name,
+            self.said.append,
+            look=0.01,
+            stale=self.stale,
+            micromamba=self.micromamba,
+        )
         return its.ensure(wanted, code)
 
     def builds(self) -> bool:
@@ -106,7 +114,7 @@ def test_a_builder_that_is_silent_is_replaced(tmp_path: Path, code: Path) -> Non
     bucket = MemoryBucket("demo")
     tag = tag_of(asked(code))
     bucket.put(f"environments/{tag}.building", b"gone 7")
-    node = Node("n0", bucket, tmp_path, policy=BuildPolicy(look=0.01, stale=0.05))
+    node = Node("n0", bucket, tmp_path, stale=0.05)
     assert run(node.ensure(asked(code), code), "tiny")
     assert node.said[0] == "waiting for gone to build requirements.txt"
 
@@ -189,20 +197,20 @@ def no_conda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda _: None)
 
 
-def published(folder: Path, data: bytes) -> BuildPolicy:
+def published(folder: Path, data: bytes) -> MicromambaRelease:
     """micromamba, where it is fetched from; `folder` lacks it where that is not the release."""
     digest = sha256(CONDA.format(version=OWN_PYTHON).encode()).hexdigest()
     release = MicromambaRelease("9.9", digest, folder.as_uri(), pause=0.0)
     (folder / "9.9").mkdir(parents=True)
     if data:
         (folder / "9.9" / "micromamba-linux-64").write_bytes(data)
-    return BuildPolicy(micromamba=release)
+    return release
 
 
 @pytest.mark.usefixtures("no_conda")
 def test_without_a_conda_micromamba_is_fetched_once(tmp_path: Path, listed: Path) -> None:
-    policy = published(tmp_path / "site", CONDA.format(version=OWN_PYTHON).encode())
-    node = Node("n0", MemoryBucket("demo"), tmp_path, policy=policy)
+    release = published(tmp_path / "site", CONDA.format(version=OWN_PYTHON).encode())
+    node = Node("n0", MemoryBucket("demo"), tmp_path, micromamba=release)
     python = node.ensure(asked(listed), listed)
     told = (listed / "asked").read_text().splitlines()
     assert told[:4] == ["create", "--yes", "--prefix", str(python.parents[1])]
@@ -220,9 +228,9 @@ def test_without_a_conda_micromamba_is_fetched_once(tmp_path: Path, listed: Path
 def test_a_micromamba_that_cannot_be_had_fails_the_job_with_what_to_do(
     tmp_path: Path, listed: Path, data: bytes, why: str
 ) -> None:
-    policy = published(tmp_path / "site", data)
+    release = published(tmp_path / "site", data)
     with pytest.raises(BuildFailed, match=why) as caught:
-        Node("n0", MemoryBucket("demo"), tmp_path, policy=policy).ensure(asked(listed), listed)
+        Node("n0", MemoryBucket("demo"), tmp_path, micromamba=release).ensure(asked(listed), listed)
     told = str(caught.value)
     assert told.startswith("environment.yml needs micromamba") and "requirements.txt" in told
     assert "\n" not in told and not (listed / "asked").exists()

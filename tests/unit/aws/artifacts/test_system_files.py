@@ -9,12 +9,9 @@ from typing import Literal
 import pytest
 
 from spotelastic.aws.artifacts.code_archive import Archive, pack
-from spotelastic.aws.artifacts.system_files import left_by_system
 from spotelastic.client.config.job_config import JobConfig
 from spotelastic.client.config.validated_job import check
 from spotelastic.errors import UsageError
-
-APPLE_DOUBLE = b"\x00\x05\x16\x07\x00\x02\x00\x00Mac OS X        "
 
 
 @pytest.mark.parametrize(
@@ -22,7 +19,7 @@ APPLE_DOUBLE = b"\x00\x05\x16\x07\x00\x02\x00\x00Mac OS X        "
     [
         *(".DS_Store", "sub/.DS_Store", "Icon\r", "__MACOSX/train.py", ".AppleDouble/train.py"),
         *(".Spotlight-V100/store.db", ".fseventsd/0001", ".localized", "sub/.TemporaryItems/x"),
-        *("Thumbs.db", "sub/desktop.ini", "train.py:Zone.Identifier"),
+        *("Thumbs.db", "sub/desktop.ini", "._train.py", "train.py:Zone.Identifier"),
     ],
 )
 def test_what_a_system_leaves_behind_changes_no_code(tmp_path: Path, name: str) -> None:
@@ -33,15 +30,6 @@ def test_what_a_system_leaves_behind_changes_no_code(tmp_path: Path, name: str) 
     path.parent.mkdir(exist_ok=True, parents=True)
     path.write_bytes(b"as somebody has looked into it")
     assert pack(tmp_path) == before
-
-
-def test_attributes_on_a_share_are_no_code_and_a_file_named_like_them_is(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text("print(1)")
-    (tmp_path / "._train.py").write_bytes(APPLE_DOUBLE)
-    (tmp_path / "._weights").write_bytes(b"the user's own")
-    assert pack(tmp_path).names == {"train.py", "._weights"}
-    assert left_by_system(tmp_path / "._train.py")
-    assert not left_by_system(tmp_path / "._gone")
 
 
 def test_a_file_of_the_users_is_shipped_whatever_it_resembles(tmp_path: Path) -> None:

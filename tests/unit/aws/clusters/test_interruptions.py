@@ -12,7 +12,7 @@ from moto import mock_aws
 from support.aws.policies import additions, shipped
 from support.strict.evaluation import AccessRequest, Resource, permits
 
-from spotelastic.aws.base.clients import Aws, Rejected
+from spotelastic.aws.base.clients import KNOWN_WITHIN, Aws, Rejected
 from spotelastic.aws.clusters import fault_injection
 from spotelastic.errors import Unavailable
 
@@ -130,14 +130,14 @@ def interrupted(aws: Aws, fis: Fis) -> float:
 def test_a_role_that_was_just_made_is_waited_for(aws: Aws) -> None:
     fis = Fis(refusals=3)
     took = interrupted(aws, fis)
-    assert (fis.asked, 0 < took < fault_injection.KNOWN_WITHIN) == (4, True)
+    assert (fis.asked, 0 < took < KNOWN_WITHIN) == (4, True)
 
 
-def test_a_role_that_is_never_taken_is_told_after_half_a_minute(aws: Aws) -> None:
+def test_a_role_that_is_never_taken_is_told_after_a_minute(aws: Aws) -> None:
     fis = Fis(refusals=float("inf"))
     with pytest.raises(Rejected, match=f"cannot interrupt {NODE}: Unable to assume role"):
         interrupted(aws, fis)
-    assert fis.asked == 1 + fault_injection.KNOWN_WITHIN / fault_injection.ASK_EVERY
+    assert 10 < fis.asked < KNOWN_WITHIN
 
 
 def test_nothing_else_is_waited_for(aws: Aws) -> None:
@@ -152,13 +152,13 @@ def test_nothing_else_is_waited_for(aws: Aws) -> None:
 
 def test_an_experiment_that_begins_slowly_is_waited_for(aws: Aws) -> None:
     fis = Fis(states=(INITIATING, INITIATING, RUNNING))
-    assert interrupted(aws, fis) == 2 * fault_injection.ASK_EVERY
+    assert 0 < interrupted(aws, fis) < 2.0
     assert (fis.asked, fis.looks) == (1, 3)
 
 
 def test_one_that_never_begins_is_told(aws: Aws) -> None:
     fis = Fis(states=(INITIATING,))
-    with pytest.raises(Unavailable, match=f"of {NODE} has not begun within 120 s"):
+    with pytest.raises(Unavailable, match=f"of {NODE} has not begun, .*: not after 120 s"):
         interrupted(aws, fis)
     assert fis.asked == 1
 
@@ -166,7 +166,7 @@ def test_one_that_never_begins_is_told(aws: Aws) -> None:
 def test_one_that_fails_because_its_role_was_just_made_is_begun_again(aws: Aws) -> None:
     fis = Fis(states=(INITIATING, FORBIDDEN, INITIATING, RUNNING))
     took = interrupted(aws, fis)
-    assert (fis.asked, 0 < took < fault_injection.KNOWN_WITHIN) == (2, True)
+    assert (fis.asked, 0 < took < KNOWN_WITHIN) == (2, True)
     known = Fis(states=(FORBIDDEN,))
     with pytest.raises(Rejected, match="Not authorized"):
         interrupted(aws, known)

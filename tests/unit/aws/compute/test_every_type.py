@@ -159,7 +159,7 @@ def test_a_type_with_an_accelerator_is_used_with_all_of_its_gpus_or_refused() ->
 
 def test_an_accelerator_that_ec2_does_not_describe_is_known_by_the_name() -> None:
     assert "GpuInfo" not in DESCRIBED["trn2u.48xlarge"]
-    assert "its accelerator is no GPU" in describe_mismatch(TYPES["trn2u.48xlarge"])
+    assert "EC2 describes no GPU of it" in describe_mismatch(TYPES["trn2u.48xlarge"])
     coming = {**DESCRIBED["c5.large"], "InstanceType": "g9.xlarge"}
     assert "EC2 describes no GPU of it" in describe_mismatch(parse_type(coming))
 

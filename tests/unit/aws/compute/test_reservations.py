@@ -18,6 +18,7 @@ from spotelastic.aws.compute import autoscaling
 from spotelastic.aws.compute.reservations import named, offered, resolved, within
 from spotelastic.aws.messaging import launch_failures
 from spotelastic.aws.planning.survey import survey
+from spotelastic.aws.provider.group_capacity import AwsCapacity
 from spotelastic.cloud.model import ALIVE
 from spotelastic.errors import UsageError
 from spotelastic.model.job import Capacity, JobSpec, Regions, Reservation, Settings
@@ -177,7 +178,7 @@ def test_workers_run_in_the_reservation_and_in_nothing_else(tmp_path: Path, mark
         spot = autoscaling.group(aws, ITS.workers)
         group = autoscaling.group(aws, ITS.on_demand)
         assert spot and group and group.subnets == spot.subnets == spot.offered, "in its zone alone"
-        autoscaling.set_desired(aws, ITS.on_demand, 3)
+        AwsCapacity(aws, NAME, "").set_desired(ITS.on_demand, 3)
         assert len(in_reservations(aws)) == 4, "what it lacks is not bought"
         failed = aws.autoscaling.describe_scaling_activities(AutoScalingGroupName=ITS.on_demand)
         why = [each["StatusMessage"] for each in failed["Activities"] if "StatusMessage" in each]
@@ -198,7 +199,7 @@ def test_with_nodes_on_demand_what_the_reservation_lacks_is_bought(tmp_path: Pat
         bought = resolved(aws, asking("cr-1", base=2)).capacity
         assert (bought.reserved, bought.steady) == (1, 2)
         lifecycle.create(request(NAME, 2, capacity=bought), print, aws)
-        autoscaling.set_desired(aws, ITS.on_demand, 2)
+        AwsCapacity(aws, NAME, "").set_desired(ITS.on_demand, 2)
         assert sorted(in_reservations(aws).values()) == ["", "cr-1"]
 
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 
 from spotelastic.aws.network.existing_vpc import (
-    NO_DEMANDS,
     SERVICES,
     Network,
     Subnet,
@@ -18,7 +17,7 @@ from spotelastic.aws.network.existing_vpc import (
     within,
 )
 from spotelastic.errors import UsageError
-from spotelastic.model.job import AccountDemands
+from spotelastic.model.job import NO_DEMANDS, AccountDemands
 
 S3 = frozenset({"s3"})
 PUBLIC = tuple(

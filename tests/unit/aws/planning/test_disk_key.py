@@ -7,7 +7,7 @@ from support.aws.account import REGION, account
 from support.aws.fake_services import Pages, fake_aws, refusal
 
 from spotelastic.aws.base.clients import Aws
-from spotelastic.aws.planning.disk_key import ROLE, AccountKey, look, warnings
+from spotelastic.aws.planning.disk_key import ROLE, look, warnings
 
 KEY = "arn:aws:kms:us-east-1:123456789012:key/1234"
 
@@ -41,27 +41,27 @@ class Kms:
 
 @pytest.mark.parametrize("kms", [Kms(f'{{"AWS": ".../{ROLE}"}}'), Kms(granted=f"role/{ROLE}")])
 def test_a_key_that_auto_scaling_may_use_is_no_matter(kms: Kms) -> None:
-    assert look(fake_aws(ec2=Ec2(KEY), kms=kms)) == AccountKey()
+    assert look(fake_aws(ec2=Ec2(KEY), kms=kms)) == ("", "")
 
 
 def test_a_key_that_it_may_not_use_keeps_instances_from_starting() -> None:
-    found = look(fake_aws(ec2=Ec2(KEY), kms=Kms()))
-    assert found.obstacle.startswith(f"new disks are encrypted with {KEY}, whose policy and grants")
-    assert ROLE in found.obstacle and not found.warning
+    warning, obstacle = look(fake_aws(ec2=Ec2(KEY), kms=Kms()))
+    assert obstacle.startswith(f"new disks are encrypted with {KEY}, whose policy and grants")
+    assert ROLE in obstacle and not warning
 
 
 def test_a_key_whose_policy_may_not_be_seen_is_told_with_who_needs_it() -> None:
-    found = look(fake_aws(ec2=Ec2(KEY), kms=Kms(refused="AccessDeniedException")))
-    assert found.warning.startswith(f"new disks are encrypted with {KEY}: unless its policy lets")
-    assert not found.obstacle
+    warning, obstacle = look(fake_aws(ec2=Ec2(KEY), kms=Kms(refused="AccessDeniedException")))
+    assert warning.startswith(f"new disks are encrypted with {KEY}: unless its policy lets")
+    assert not obstacle
 
 
 @pytest.mark.parametrize(
     "key", ["alias/aws/ebs", "arn:aws:kms:us-east-1:123456789012:alias/aws/ebs"]
 )
 def test_the_key_of_aws_and_one_that_may_not_be_seen_are_no_matter(key: str) -> None:
-    assert look(fake_aws(ec2=Ec2(key))) == AccountKey()
-    assert look(fake_aws(ec2=Ec2(refused="UnauthorizedOperation"))) == AccountKey()
+    assert look(fake_aws(ec2=Ec2(key))) == ("", "")
+    assert look(fake_aws(ec2=Ec2(refused="UnauthorizedOperation"))) == ("", "")
 
 
 def test_a_key_that_is_given_is_told_with_who_needs_it() -> None:
@@ -74,4 +74,4 @@ def test_the_local_cloud_answers_as_an_account_that_has_changed_nothing(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     with account(tmp_path_factory.mktemp("account")):
-        assert look(Aws(REGION)) == AccountKey()
+        assert look(Aws(REGION)) == ("", "")
