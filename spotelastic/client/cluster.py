@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from spotelastic.client import commands, failure_log, kept_files, logs, watch
+from spotelastic.client import commands, dump, failure_log, kept_files, logs, watch
 from spotelastic.client.commands import CommandResult
 from spotelastic.client.confirmation import (
     Confirm,
@@ -15,8 +15,7 @@ from spotelastic.client.confirmation import (
     ensure,
     nobody_asked,
 )
-from spotelastic.client.dumps.collect import Dump, collect
-from spotelastic.client.dumps.dump_source import DumpSource
+from spotelastic.client.dump import Dump
 from spotelastic.client.interruptions import choice
 from spotelastic.client.interruptions.interrupt import (
     CausedInterruption,
@@ -263,24 +262,14 @@ class Cluster:
                 raise JobFailed(failure_log.describe(outcome, log))
         return status
 
-    def dump(
-        self,
-        node: str | None = None,
-        *,
-        file: str | Path | None = None,
-        on_update: OnUpdate = ignored,
-    ) -> Dump:
-        """Collect what is known of a cluster in an archive for a bug report.
-
-        It has no secrets.
+    def dump(self, *, file: str | Path | None = None) -> Dump:
+        """Write what is known of a cluster to an archive for a bug report, without secrets.
 
         It is written to `file`, or to one in this folder that is named by cluster and time. The
-        returned index names what could not be had.
+        result names what could not be had.
         """
         with self._asking():
-            it = DumpSource.of(self.target.account("a dump"), self.record)
-            to = None if file is None else Path(file)
-            return collect(it, node, to, saying(on_update))
+            return dump.write(self.record, None if file is None else Path(file))
 
     def files(self, *, on_update: OnUpdate = ignored) -> tuple[ListedFile, ...]:
         """Return the files that the script has kept (`output`), by path."""

@@ -413,7 +413,6 @@ def test_prices_have_digits_that_tell_something(amount: float, told: str) -> Non
 @pytest.mark.parametrize(
     "command",
     [
-        "dump web",
         "interrupt web",
         "shell web",
         "shell web --forward 80",
