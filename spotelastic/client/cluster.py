@@ -16,11 +16,11 @@ from spotelastic.client.confirmation import (
     nobody_asked,
 )
 from spotelastic.client.dump import Dump
-from spotelastic.client.interruptions import choice
-from spotelastic.client.interruptions.interrupt import (
+from spotelastic.client.interrupt import (
     CausedInterruption,
     InterruptionRequest,
     interrupt,
+    node_named,
 )
 from spotelastic.client.kept_files import FetchedFiles, ListedFile
 from spotelastic.client.last_status import last_report, last_status
@@ -304,7 +304,7 @@ class Cluster:
         goes on meanwhile.
         """
         with self._asking():
-            chosen = choice.node_named(node, status_of(self.record))
+            chosen = node_named(node, status_of(self.record))
             request = InterruptionRequest.asked(chosen, kind, seconds)
             return interrupt(self.target, self.record, request)
 

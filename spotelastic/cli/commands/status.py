@@ -228,13 +228,6 @@ def _write_page(cluster: "Cluster", file: Path) -> None:
     note(f"the report of {cluster.name} is in {file}")
 
 
-def cost(
-    name: Name = None, where: Where = None, region: Region = None, json: AsJson = False
-) -> None:
-    """Show what a cluster has cost, costs now, and would have cost on demand."""
-    report(name, None, True, where, region, json)
-
-
 def dashboard(
     name: Name = None,
     port: Annotated[

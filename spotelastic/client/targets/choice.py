@@ -161,7 +161,7 @@ class LocalChoice:
 
 REFUSED = {
     "local": "pods do not run in the local cloud: remove --local",
-    "drill": "interrupt pods with `spotelastic interrupt --plan`, or with kubectl: remove --drill",
+    "drill": "interrupt pods with `spotelastic interrupt any`, or with kubectl: remove --drill",
     "notify": "notifications are sent for clusters on AWS alone: remove --notify",
     "notify_digest": "notifications are sent for clusters on AWS alone: remove --notify-digest",
     "max_price": "the prices of a Kubernetes cluster's machines are not known: remove --max-price",

@@ -13,7 +13,7 @@ from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.aws.clusters.stored_data import StoredData
 from spotelastic.aws.planning.plan import ClusterSpec
-from spotelastic.client.interruptions.interrupt import InterruptionRequest
+from spotelastic.client.interrupt import InterruptionRequest
 from spotelastic.client.progress import Say
 from spotelastic.client.targets.shown_cluster import ShownCluster
 from spotelastic.errors import EnvironmentFailure

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from spotelastic_checkpoints.storage.object_store import Storage
 from spotelastic_checkpoints.storage.open import open_storage
 
-from spotelastic.client.interruptions.interrupt import InterruptionRequest
+from spotelastic.client.interrupt import InterruptionRequest
 from spotelastic.client.kubernetes import take_down
 from spotelastic.client.kubernetes.kube_cluster import KubeCluster, root
 from spotelastic.client.progress import Say

@@ -13,7 +13,7 @@ from typing import IO, NoReturn
 from spotelastic_checkpoints.storage.object_store import Storage
 from spotelastic_checkpoints.storage.open import open_storage
 
-from spotelastic.client.interruptions.interrupt import InterruptionRequest
+from spotelastic.client.interrupt import InterruptionRequest
 from spotelastic.client.progress import Say
 from spotelastic.client.published import summary_of
 from spotelastic.client.targets import local_data
