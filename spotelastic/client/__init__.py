@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from spotelastic.client.commands import CommandResult as CommandResult
     from spotelastic.client.config.job_config import JobConfig as JobConfig
     from spotelastic.client.confirmation import ConfirmationRequest as ConfirmationRequest
-    from spotelastic.client.dump import Dump as Dump
+    from spotelastic.client.dump_archive import Dump as Dump
     from spotelastic.client.interrupt import CausedInterruption as CausedInterruption
     from spotelastic.client.kept_files import FetchedFiles as FetchedFiles
     from spotelastic.client.kept_files import ListedFile as ListedFile
@@ -60,7 +60,7 @@ _LAZY = {
     "CommandResult": "spotelastic.client.commands",
     "MoveResult": "spotelastic.client.moving.move",
     "ConfirmationRequest": "spotelastic.client.confirmation",
-    "Dump": "spotelastic.client.dump",
+    "Dump": "spotelastic.client.dump_archive",
     **dict.fromkeys(("FetchedFiles", "ListedFile"), "spotelastic.client.kept_files"),
     "FirstStep": "spotelastic.client.progress",
     "JobConfig": "spotelastic.client.config.job_config",

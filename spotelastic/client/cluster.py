@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from spotelastic.client import commands, dump, failure_log, kept_files, logs, watch
+from spotelastic.client import commands, dump_archive, failure_log, kept_files, logs, watch
 from spotelastic.client.commands import CommandResult
 from spotelastic.client.confirmation import (
     Confirm,
@@ -15,7 +15,7 @@ from spotelastic.client.confirmation import (
     ensure,
     nobody_asked,
 )
-from spotelastic.client.dump import Dump
+from spotelastic.client.dump_archive import Dump
 from spotelastic.client.interrupt import (
     CausedInterruption,
     InterruptionRequest,
@@ -269,7 +269,7 @@ class Cluster:
         result names what could not be had.
         """
         with self._asking():
-            return dump.write(self.record, None if file is None else Path(file))
+            return dump_archive.write(self.record, None if file is None else Path(file))
 
     def files(self, *, on_update: OnUpdate = ignored) -> tuple[ListedFile, ...]:
         """Return the files that the script has kept (`output`), by path."""
@@ -403,7 +403,7 @@ class Cluster:
         """
         with self._asking():
             if delete_data:
-                ensure(_deletion(*self.target.data_of(self.record)), agreed if yes else confirm)
+                ensure(_deletion(*self.target.data_of(self.name)), agreed if yes else confirm)
             self.target.down(self.name, saying(on_update), keep_data=not delete_data)
         self._is_down = True
 

@@ -19,7 +19,7 @@ from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.aws.messaging import log_group
 from spotelastic.aws.messaging.log_group import LogStream
 from spotelastic.client import find
-from spotelastic.client.dump import Dump
+from spotelastic.client.dump_archive import Dump
 from spotelastic.clock import wall
 from spotelastic.cloud.bucket import EVENTS, STATUS
 from spotelastic.errors import UsageError

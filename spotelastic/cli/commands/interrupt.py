@@ -102,8 +102,7 @@ def down(
 
     The checkpoints of a local cluster stay on this machine, in ~/.spotelastic/s3.
     """
-    from spotelastic.client.targets.everywhere import and_others, regions_of
-    from spotelastic.client.targets.find import find, holding
+    from spotelastic.client.targets.find import find, holding, is_meant, left_target
 
     if network:
         if name is not None or delete_data or bucket is not None:
@@ -112,42 +111,19 @@ def down(
         return
     if delete_data and name is None:
         raise UsageError("--delete-data: name the cluster whose checkpoints to delete")
-    if name is not None and _is_settled_here(name, where, delete=delete_data, yes=yes):
-        return
-    target = find(where, region, note)
+    here = None if name is None or not is_meant(where) else left_target(name, where)
+    target = here or find(where, region, note)
     if not delete_data:
         target = holding(target, name, note)
-    if delete_data and name is not None:
-        at = target.account("--delete-data")
-        data = at.data(name, bucket)
+    elif name is not None:
+        run, url = target.data_of(name, bucket)
         if not yes:
-            _confirm(data.run.cluster, and_others(data.url, regions_of(at, name)))
+            _confirm(run, url)
     try:
         target.down(name, say, keep_data=not delete_data, bucket=bucket)
     except UsageError:
         if delete_data or name is None or not _is_gone(target, name):
             raise
-
-
-def _is_settled_here(name: str, where: bool | None, *, delete: bool, yes: bool) -> bool:
-    """Delete what a local cluster that ended has left, or tell of it.
-
-    Such a cluster has ended with the local cloud. Return False if no such cluster is meant. `yes`:
-    nothing is asked.
-    """
-    from spotelastic.client.targets import local_data
-    from spotelastic.client.targets.find import left_here
-
-    found = left_here(name, where)
-    if found is None:
-        return False
-    if delete:
-        if not yes:
-            _confirm(found.run, str(found.folder))
-        local_data.delete(found, say)
-    else:
-        local_data.tell_gone(found, say)
-    return True
 
 
 def _is_gone(target: "ClusterTarget", name: str) -> bool:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from spotelastic.client.dump import job_without_secrets, typed_secrets
+from spotelastic.client.dump_archive import job_without_secrets, typed_secrets
 from spotelastic.model.job import JobSpec, Settings
 from spotelastic.redaction import telling, without_known_formats
 
