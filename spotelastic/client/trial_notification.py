@@ -24,8 +24,8 @@ def try_receivers(given: Sequence[str], variables: Mapping[str, str], aws: Aws) 
     found = urls.named(given, variables)
     if not found:
         raise UsageError(
-            "no receiver is configured: give a URL, or the variable that holds it, here or as "
-            "`notify` in spotelastic.toml"
+            "no receiver is configured: give a URL, or the variable that holds it, as `notify` in "
+            "spotelastic.toml, or as SPOTELASTIC_NOTIFY"
         )
     trial = Notification(f"trial {new_id()}", "trial", TITLE, TEXT)
     return {name: receiver(aws, name, url).send(trial).why for name, url in found.items()}

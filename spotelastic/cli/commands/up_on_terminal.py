@@ -98,7 +98,6 @@ def carry_through(job: ValidatedJob, undo: ExitStack, signals: Signals) -> int:
         result = shown_to_the_end(config, cluster, stays, shown, drill)
     if result is None:
         return 0
-    fetch_files(config, cluster, last)
     return conclude(config, cluster, result, replace(stays, say=wrapping.say), drill)
 
 
@@ -232,11 +231,13 @@ def conclude(
     stays: LeftRunning,
     drill: Drill | None = None,
 ) -> int:
-    """Show and write the report, then decide what happens to the cluster; return the exit code.
+    """Fetch files, show and write the report, and return the exit code.
 
-    Reports come first, so that a failing clean-up cannot cost the report.
+    Then it is decided what happens to the cluster. Reports come first, so that a failing clean-up
+    cannot cost the report.
     """
     log = failure_log.keep(cluster.record, result) if failure_log.failed(result) else None
+    fetch_files(config, cluster, stays.say)
     tables.display(tables.report_table(result.report))
     written = _write(config, cluster, result)
     kept = [node.id for node in result.status.nodes if node.state == "failed"]

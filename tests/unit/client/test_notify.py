@@ -44,12 +44,6 @@ def test_those_of_the_file_are_tried_and_told(
     assert TOKEN not in told.out + told.err
 
 
-def test_urls_without_notify_are_a_mistake_that_shows_none(folder: Path) -> None:
-    with pytest.raises(UsageError, match="with --notify only") as caught:
-        run_command(["doctor", URL])
-    assert TOKEN not in str(caught.value)
-
-
 def test_nobody_to_tell_is_a_mistake() -> None:
     with pytest.raises(UsageError, match="no receiver is configured: give a URL, or the variable"):
         try_receivers((), {}, Aws())

@@ -1,12 +1,21 @@
 """Assembles `spotelastic kube`: jobs on a Kubernetes cluster."""
 
+from typing import Annotated
+
 import typer
 
-from spotelastic.cli.commands.kube.crd import CRD_EXAMPLES, crd
 from spotelastic.cli.commands.kube.operator import OPERATOR_EXAMPLES, operator
 from spotelastic.cli.commands.kube.render import EXAMPLES, render
 from spotelastic.cli.options import up as options
 
+CRD_EXAMPLES = """[bold]Examples[/]
+
+spotelastic kube crd | kubectl apply -f -
+
+kubectl explain elasticjob.spec
+
+kubectl get ej
+"""
 app = typer.Typer(
     help="Run jobs as pods of a Kubernetes cluster.",
     no_args_is_help=True,
@@ -24,5 +33,23 @@ app.command(
     epilog=EXAMPLES,
     context_settings={"allow_interspersed_args": False, **options.SINGULAR},
 )(render)
-app.command("crd", epilog=CRD_EXAMPLES)(crd)
+
+
+@app.command("crd", epilog=CRD_EXAMPLES)
+def crd(
+    json: Annotated[bool, typer.Option("--json", help="Print JSON in place of YAML.")] = False,
+) -> None:
+    """Print the CustomResourceDefinition of ElasticJob, for `kubectl apply`.
+
+    An administrator applies it once. `spotelastic kube operator` carries the
+    resources out.
+    """
+    from spotelastic.cli.render import tables
+    from spotelastic.client.operator.definition import definition
+    from spotelastic.kubernetes.yaml_text import yaml_text
+
+    made = definition()
+    print(tables.to_json(made) if json else yaml_text([made]), end="\n" if json else "")
+
+
 app.command("operator", epilog=OPERATOR_EXAMPLES)(operator)

@@ -48,7 +48,6 @@ def _carry_through(job: KubeJob, target: KubeTarget, undo: ExitStack, signals: S
         result = on_a_terminal.shown_to_the_end(config, cluster, stays, shown)
     if result is None:
         return 0
-    on_a_terminal.fetch_files(config, cluster, wrapping.say)
     return on_a_terminal.conclude(config, cluster, result, replace(stays, say=wrapping.say))
 
 
