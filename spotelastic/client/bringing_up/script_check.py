@@ -1,18 +1,21 @@
 """Reads a job's script, and says what it will miss on nodes.
 
-It does so before money and time are spent on the script: packages, or a Checkpointer.
+It does so before money and time are spent on the script. What is missed may be packages, files, or
+a Checkpointer.
 
 The script and the modules of its folder that it imports are parsed, never run. What cannot be told
 from the text is passed over: these are hints, and none of them refuses a job.
 """
 
 import ast
+import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
-from spotelastic.client.adapt.source import Source, argument, nodes
+from spotelastic.client.adapt.source import Source, argument, last_name, nodes, root_name
 from spotelastic.client.bringing_up import node_packages
 from spotelastic.client.bringing_up.node_packages import NodePackages, normal
 from spotelastic.client.config.validated_job import ValidatedJob
@@ -20,6 +23,18 @@ from spotelastic.errors import UsageError
 
 SAVERS = frozenset({"Checkpointer", "dcp", "integrations", "parameter_server"})
 """Names of spotelastic by which a script saves."""
+READS = re.compile(
+    r"open|load(_file|_from_disk|txt)?|genfromtxt|fromfile|memmap|imread|read_\w+|(list|scan|iter)dir"
+    r"|r?glob|safe_open|File|(Image|Dataset)Folder"
+)
+"""Functions that read the file or folder that is their first argument, and methods of a path."""
+OF_NODES = ("/dev/", "/etc/", "/opt/", "/proc/", "/sys/", "/tmp/", "/usr/", "/var/")
+"""Places that a node has, too."""
+LONGEST = 256
+"""Characters from which on a text is no path."""
+METHODS = frozenset({"resolve", "absolute", "joinpath"})
+"""Methods that make a path of another one."""
+MADE_OF_PATHS = METHODS | {"Path", "join", "str", "abspath", "realpath", "dirname"}
 
 
 def findings(job: ValidatedJob) -> tuple[str, ...]:
@@ -32,6 +47,7 @@ def findings(job: ValidatedJob) -> tuple[str, ...]:
     folder, script = Path.cwd(), job.spec.script
     code = [*_code(folder, script, job.archive.names)]
     lines = [] if job.spec.container else [*_packages(job, code, node_packages.of(job, folder))]
+    lines += _files(job, code, folder)
     if code and not any(_saves(each) for each in code):
         lines.append(
             f"{script} has no Checkpointer: nothing of it is saved, so each interruption starts it "
@@ -117,3 +133,82 @@ def _packages(job: ValidatedJob, code: Sequence[Source], its: NodePackages) -> I
             if its.file and not its.complete:
                 why = f"{its.file} does not name: add it there, unless another package brings it"
             yield f"{source.name}, line {node.lineno}: imports {module}, which {why}"
+
+
+def _files(job: ValidatedJob, code: Sequence[Source], folder: Path) -> Iterator[str]:
+    """Yield files and folders that are read, and that nodes do not have."""
+    shipped = {part for name in map(PurePosixPath, job.archive.names) for part in name.parents}
+    shipped |= {PurePosixPath(name) for name in job.archive.names}
+    uses = [(source, call, path) for source in code for call, path in _paths(source)]
+    read = [use for use in uses if _reads(*use)]
+    # What is written, or asked for first, the script may make by itself.
+    passed = {use[2] for use in uses if use not in read}
+    for source, call, path in read:
+        place = folder / os.path.expanduser(path)  # noqa: PTH111 - Path's raises for no such user
+        elsewhere, there = path[0] in "/~" or ".." in path, place.exists()
+        if path in passed or PurePosixPath(path) in shipped or "://" in path:
+            continue
+        passed.add(path)
+        if elsewhere and there and not (job.config.local or path.startswith(OF_NODES)):
+            why = "no node has: put it into this folder, or into a bucket (--read)"
+        elif not elsewhere and there:
+            why = (
+                "an ignore file keeps from being shipped: add the line "
+                f"!/{path} to .spotelasticignore, or put it into a bucket (--read)"
+            )
+        elif not elsewhere and not job.spec.setup:
+            why = "is not in this folder, so no node has it"
+        else:
+            continue
+        yield f"{source.name}, line {call.lineno}: reads {path}, which {why}"
+
+
+# -- paths that are written as such --------------------------------------------------------------
+
+
+def _paths(source: Source) -> Iterator[tuple[ast.Call, str]]:
+    """Yield the calls that are given a path that the text tells, and the path."""
+    for call in nodes(source.tree, ast.Call):
+        given = [*call.args, *(each.value for each in call.keywords)]
+        given += [call.func.value] if isinstance(call.func, ast.Attribute) else []
+        if last_name(call.func) not in MADE_OF_PATHS:
+            yield from ((call, path) for each in given if (path := _path(source, each)))
+
+
+def _path(source: Source, node: ast.AST, depth: int = 9) -> str:
+    """Return a path, relative to the folder; "" if the text does not tell it."""
+    parts: list[ast.AST] = []
+    match node:
+        case ast.Constant(value=str(text)):
+            return text if text.isprintable() and len(text) < LONGEST else ""
+        case ast.Name(id="__file__"):
+            return source.name
+        case ast.Name():
+            scope = source.scope(node)
+            given = {each.arg for each in nodes(getattr(scope, "args", ()), ast.arg)}
+            values = source.values(node.id, scope) if node.id not in given else ()
+            parts = [values[0]] if len(values) == 1 and values[0] is not None else []
+        case ast.BinOp(op=ast.Div()):
+            parts = [node.left, node.right]
+        case ast.Attribute(value=inner, attr=attr) if attr in METHODS | {"parent"}:
+            parts = [inner]
+        case ast.Call(func=func) if last_name(func) in MADE_OF_PATHS:
+            of_path = isinstance(func, ast.Attribute) and func.attr in METHODS
+            parts = [*([func] if of_path else []), *node.args]
+    found = [_path(source, each, depth - 1) for each in parts if depth]
+    whole = PurePosixPath(*found)
+    if getattr(node, "attr", last_name(getattr(node, "func", node))) in ("parent", "dirname"):
+        whole = whole.parent if whole.name else whole / ".."
+    return str(whole) if found and all(found) else ""
+
+
+def _reads(source: Source, call: ast.Call, path: str) -> bool:
+    """Whether a call reads the path, which has to be there then."""
+    name, func = last_name(call.func), call.func
+    own = _path(source, func.value) if isinstance(func, ast.Attribute) else ""
+    mode = argument(call, "mode", 0 if own else 1)
+    if name in ("open", "File", "memmap") and mode and not ast.unparse(mode).startswith("'r"):
+        return False
+    method = own or (isinstance(func, ast.Attribute) and root_name(func) not in source.imported)
+    first = own if method else _path(source, (call.args or [call])[0])
+    return first == path and READS.fullmatch(name) is not None

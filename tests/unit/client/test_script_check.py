@@ -1,5 +1,6 @@
 """What `up` reads in a script before it makes anything: what nodes will miss, and nothing else."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -156,6 +157,72 @@ def test_a_script_without_a_checkpointer_is_told_what_that_means(
 
 IGNORED = {".spotelasticignore": "/data\nkept/*.bin\n", "data/train.bin": "x", "kept/a.bin": "x"}
 SHIPPED = {"config.yaml": "a: 1", "kept/here.txt": "x"}
+
+
+@pytest.mark.parametrize(
+    ("script", "path"),
+    [
+        ("open('data/train.bin')", "data/train.bin"),
+        ("with open(file='x', mode='w'), open('data/train.bin', 'rb') as f:\n    pass",
+         "data/train.bin"),
+        ("import numpy as np\nnp.memmap('data/train.bin', dtype='u2', mode='r')", "data/train.bin"),
+        ("import os\nopen(os.path.join('data', 'train.bin'))", "data/train.bin"),
+        ("import pathlib\npathlib.Path('data/train.bin').read_bytes()", "data/train.bin"),
+        ("from pathlib import Path\n(Path('data') / 'train.bin').open('rb')", "data/train.bin"),
+        ("from pathlib import Path\nHERE = Path(__file__).resolve().parent\n"
+         "DATA = HERE / 'data'\ndef f():\n    return open(DATA / 'train.bin')", "data/train.bin"),
+        ("import os\nopen(os.path.join(os.path.dirname(__file__), 'kept/a.bin'))", "kept/a.bin"),
+        ("import os\nos.listdir('data')", "data"),
+        ("from torchvision.datasets import ImageFolder\nImageFolder('data')", "data"),
+        ("import torch\ntorch.load('data/train.bin')", "data/train.bin"),
+        ("import torch\ntorch.load('kept/a.bin')", "kept/a.bin"),
+    ],
+)  # fmt: skip
+def test_files_that_are_read_and_not_shipped_are_told(look: Look, script: str, path: str) -> None:
+    (line,) = look(script, {**IGNORED, **SHIPPED})
+    assert re.fullmatch(
+        rf"train\.py, line \d: reads {path}, which an ignore file keeps from being shipped: add "
+        rf"the line !/{path} to \.spotelasticignore, or put it into a bucket \(--read\)",
+        line,
+    )
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "open('config.yaml')\nopen('./kept/here.txt')",
+        "import os\nos.listdir('kept')\nos.listdir('.')",
+        "open('out.txt', 'w')\nopen('out.txt')",
+        "import os\nif os.path.exists('cache.bin'):\n    open('cache.bin')",
+        "import torch\ntorch.save({}, 'model.pt')\ntorch.load('model.pt')",
+        "from pathlib import Path\nPath('log').write_text('x')",
+        "import torch\ntorch.load('s3://bucket/model.pt')",
+        "open('/proc/meminfo')",
+        "open('/nowhere/to/be/found')",
+        "def f(path='data/train.bin'):\n    open(path)",
+        "import sys\nopen(sys.argv[1])",
+        "import json\njson.load(open('config.yaml'))\n'a,b'.split('data')",
+        "print('data/train.bin')",
+        "import yaml\nyaml.load('a: 1\\n')\nyaml.load('x' * 9)\nyaml.load('" + "x" * 5000 + "')",
+        "open('~nobody-of-this-name/data.bin')\nopen('a\\0b')\nopen('')",
+        "import __main__",
+        "import sys\nfrom pathlib import Path\nlog = Path(sys.argv[1])\nlog.open('a')",
+    ],
+)
+def test_other_files_are_passed_over(look: Look, script: str) -> None:
+    assert look(script, {**IGNORED, **SHIPPED, "requirements.txt": "pyyaml"}) == []
+
+
+def test_files_that_are_nowhere_and_elsewhere_are_told(look: Look, tmp_path: Path) -> None:
+    (line,) = look("open('settings.json')")
+    assert line == (
+        "train.py, line 2: reads settings.json, which is not in this folder, so no node has it"
+    )
+    assert look("open('settings.json')", setup="curl -O https://example.org/settings.json") == []
+    outside = tmp_path.parent / "outside.bin"
+    outside.write_text("x")
+    (line,) = look("open('../outside.bin')")
+    assert "reads ../outside.bin, which no node has: put it into this folder" in line
 
 
 def test_a_plan_without_an_account_says_it_too(look: Look, tmp_path: Path) -> None:
