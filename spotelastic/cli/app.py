@@ -28,7 +28,7 @@ from spotelastic.cli.commands import (
 from spotelastic.cli.commands.kube.kube_commands import app as kube_app
 from spotelastic.cli.options import up as options
 from spotelastic.cli.options.help_pages import PagedCommand
-from spotelastic.cli.options.placed import former, placed
+from spotelastic.cli.options.placed import placed
 from spotelastic.client.config import config_file
 from spotelastic.client.kubernetes.pod_config import PodConfig
 from spotelastic.client.operator.fields import rendered
@@ -107,11 +107,6 @@ _add(_END, "down", placed(interrupt.down), interrupt.DOWN_EXAMPLES)
 app.add_typer(kube_app, name="kube", rich_help_panel=_OTHERS)
 _add(_OTHERS, "replay", replay.replay, replay.EXAMPLES)
 _add(_OTHERS, "dump", dump.dump, dump.EXAMPLES)
-
-# Names of 0.1, which go with 0.3.
-app.command("cost", hidden=True)(placed(former(status.cost, "report --cost")))
-app.command("drill", hidden=True)(placed(former(interrupt.drill, "interrupt --plan FILE")))
-app.command("forward", hidden=True)(former(shell.forward, "shell NODE --forward PORT"))
 
 
 @app.command("boot", hidden=True)

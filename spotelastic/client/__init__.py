@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from spotelastic.client.commands import CommandResult as CommandResult
     from spotelastic.client.config.job_config import JobConfig as JobConfig
     from spotelastic.client.confirmation import ConfirmationRequest as ConfirmationRequest
-    from spotelastic.client.dumps.collect import Dump as Dump
-    from spotelastic.client.interruptions.interrupt import CausedInterruption as CausedInterruption
+    from spotelastic.client.dump_archive import Dump as Dump
+    from spotelastic.client.interrupt import CausedInterruption as CausedInterruption
     from spotelastic.client.kept_files import FetchedFiles as FetchedFiles
     from spotelastic.client.kept_files import ListedFile as ListedFile
     from spotelastic.client.kubernetes.pod_config import PodConfig as PodConfig
@@ -54,13 +54,13 @@ _LAZY = {
     **dict.fromkeys(("clusters", "find", "plan", "up"), "spotelastic.client.api"),
     **dict.fromkeys((*_ERRORS, "UsageError"), "spotelastic.errors"),
     **dict.fromkeys((*_PUBLISHED, "Status"), "spotelastic.model.progress"),
-    "CausedInterruption": "spotelastic.client.interruptions.interrupt",
+    "CausedInterruption": "spotelastic.client.interrupt",
     "CloudEnded": "spotelastic.client.targets.cloud_target",
     "Cluster": "spotelastic.client.cluster",
     "CommandResult": "spotelastic.client.commands",
     "MoveResult": "spotelastic.client.moving.move",
     "ConfirmationRequest": "spotelastic.client.confirmation",
-    "Dump": "spotelastic.client.dumps.collect",
+    "Dump": "spotelastic.client.dump_archive",
     **dict.fromkeys(("FetchedFiles", "ListedFile"), "spotelastic.client.kept_files"),
     "FirstStep": "spotelastic.client.progress",
     "JobConfig": "spotelastic.client.config.job_config",

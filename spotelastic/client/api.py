@@ -153,8 +153,7 @@ def find(
     default the current ones of the kubeconfig. `gone`: also find one that was taken down, whose
     last status and report are still stored. Raises `UsageError` if there is none.
     """
-    place = KubePlace(context, namespace) if kube else local
-    where = _account_named(place, region)
+    where = _place(local, region, KubePlace(context, namespace) if kube else None)
     return Cluster(*targets.found(name, where, region, _say_nothing, gone=gone))
 
 
@@ -172,19 +171,18 @@ def clusters(
     `gone`: also of those that have ended within 14 days, the most urgent first: what has failed
     within a day, then what is there, then what is gone.
     """
-    place = KubePlace(context, namespace) if kube else local
-    where = _account_named(place, region)
+    where = _place(local, region, KubePlace(context, namespace) if kube else None)
     if not gone:
         return targets.find(where, region, _say_nothing).listing()
     at, now = targets.looked_at(where, region, _say_nothing), wall()
     return tuple(by_urgency((*at.listing(), *at.ended(now - GONE_FOR)), now))
 
 
-def _account_named(place: Place, region: str | None) -> Place:
+def _place(local: bool | None, region: str | None, kube: KubePlace | None) -> Place:
     """Return the place, which is AWS if only a region is named."""
-    if isinstance(place, KubePlace) and region is not None:
+    if kube is not None and region is not None:
         raise UsageError("region and kube name two places: give one")
-    return False if place is None and region is not None else place
+    return kube or (False if local is None and region is not None else local)
 
 
 def _say_nothing(line: str) -> None: ...

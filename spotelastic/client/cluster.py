@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from spotelastic.client import commands, failure_log, kept_files, logs, watch
+from spotelastic.client import commands, dump_archive, failure_log, kept_files, logs, watch
 from spotelastic.client.commands import CommandResult
 from spotelastic.client.confirmation import (
     Confirm,
@@ -15,13 +15,12 @@ from spotelastic.client.confirmation import (
     ensure,
     nobody_asked,
 )
-from spotelastic.client.dumps.collect import Dump, collect
-from spotelastic.client.dumps.dump_source import DumpSource
-from spotelastic.client.interruptions import choice
-from spotelastic.client.interruptions.interrupt import (
+from spotelastic.client.dump_archive import Dump
+from spotelastic.client.interrupt import (
     CausedInterruption,
     InterruptionRequest,
     interrupt,
+    node_named,
 )
 from spotelastic.client.kept_files import FetchedFiles, ListedFile
 from spotelastic.client.last_status import last_report, last_status
@@ -263,24 +262,14 @@ class Cluster:
                 raise JobFailed(failure_log.describe(outcome, log))
         return status
 
-    def dump(
-        self,
-        node: str | None = None,
-        *,
-        file: str | Path | None = None,
-        on_update: OnUpdate = ignored,
-    ) -> Dump:
-        """Collect what is known of a cluster in an archive for a bug report.
-
-        It has no secrets.
+    def dump(self, *, file: str | Path | None = None) -> Dump:
+        """Write what is known of a cluster to an archive for a bug report, without secrets.
 
         It is written to `file`, or to one in this folder that is named by cluster and time. The
-        returned index names what could not be had.
+        result names what could not be had.
         """
         with self._asking():
-            it = DumpSource.of(self.target.account("a dump"), self.record)
-            to = None if file is None else Path(file)
-            return collect(it, node, to, saying(on_update))
+            return dump_archive.write(self.record, None if file is None else Path(file))
 
     def files(self, *, on_update: OnUpdate = ignored) -> tuple[ListedFile, ...]:
         """Return the files that the script has kept (`output`), by path."""
@@ -315,7 +304,7 @@ class Cluster:
         goes on meanwhile.
         """
         with self._asking():
-            chosen = choice.node_named(node, status_of(self.record))
+            chosen = node_named(node, status_of(self.record))
             request = InterruptionRequest.asked(chosen, kind, seconds)
             return interrupt(self.target, self.record, request)
 
@@ -414,7 +403,7 @@ class Cluster:
         """
         with self._asking():
             if delete_data:
-                ensure(_deletion(*self.target.data_of(self.record)), agreed if yes else confirm)
+                ensure(_deletion(*self.target.data_of(self.name)), agreed if yes else confirm)
             self.target.down(self.name, saying(on_update), keep_data=not delete_data)
         self._is_down = True
 

@@ -88,14 +88,13 @@ def restart(
             f"{cluster.name} has not ended, and nothing was changed: to give a job that runs "
             "another --deadline or --max-cost, run `spotelastic up` again with it"
         )
+    return restart_same(cluster)
+
+
+def restart_same(cluster: ShownCluster) -> CommandResult:
+    """Restart a job that has ended, as its description says."""
     text = give(cluster, Command(uuid.uuid4().hex, "restart"))
     return CommandResult(cluster.name, "restart", text, _begun(cluster).state)
-
-
-def restart_same(cluster: ShownCluster) -> None:
-    """Restart a job that has ended, with its own code."""
-    give(cluster, Command(uuid.uuid4().hex, "restart"))
-    _begun(cluster)
 
 
 def scale(
@@ -153,20 +152,23 @@ def _begun(cluster: ShownCluster) -> Status:
 
     Who waits for the job's end right after a restart would else see the end before it.
     """
-    give_up = steady() + BEGINS_WITHIN
-    while (status := status_of(cluster)).state in ENDED and steady() < give_up:
-        threading.Event().wait(LOOK_EVERY)
-    return status
+    return _awaited(cluster, BEGINS_WITHIN, has_ended=False)
 
 
 def _ended(cluster: ShownCluster) -> Status:
-    give_up = steady() + ENDS_WITHIN
-    while (status := status_of(cluster)).state not in ENDED:
-        if steady() > give_up:
-            raise EnvironmentFailure(
-                f"{cluster.name} has not ended within {ENDS_WITHIN:g} s: see "
-                f"`spotelastic status {cluster.name}`"
-            )
+    status = _awaited(cluster, ENDS_WITHIN, has_ended=True)
+    if status.state not in ENDED:
+        raise EnvironmentFailure(
+            f"{cluster.name} has not ended within {ENDS_WITHIN:g} s: see "
+            f"`spotelastic status {cluster.name}`"
+        )
+    return status
+
+
+def _awaited(cluster: ShownCluster, within: float, *, has_ended: bool) -> Status:
+    """Return the status once the job has ended, or has not, or else the last one."""
+    give_up = steady() + within
+    while ((status := status_of(cluster)).state in ENDED) != has_ended and steady() < give_up:
         threading.Event().wait(LOOK_EVERY)
     return status
 

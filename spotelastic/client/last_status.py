@@ -9,6 +9,13 @@ from dataclasses import replace
 from spotelastic.model.job import ENDED, TAKEN_DOWN
 from spotelastic.model.progress import Cost, NodeStatus, Report, Status
 
+BILL = (
+    *("node_hours", "cost_usd", "on_demand_usd", "usd_per_hour", "control_usd"),
+    *("control_usd_per_hour", "total_usd", "total_usd_per_hour", "traffic_usd"),
+    "traffic_usd_per_hour",
+)
+"""Fields that a report and a bill have under the same names."""
+
 
 def last_status(stored: Status, committed: int) -> Status:
     """Return the status of a cluster that is gone.
@@ -54,22 +61,7 @@ def last_report(stored: Report, status: Status, cost: Cost) -> Report:
     """
     job = stored.job
     more = max(0, status.step - job.final_step)
-    return replace(
-        stored,
-        job=replace(
-            job,
-            state=status.state,
-            final_step=job.final_step + more,
-            steps_run=job.steps_run + more,
-        ),
-        node_hours=cost.node_hours,
-        cost_usd=cost.cost_usd,
-        on_demand_usd=cost.on_demand_usd,
-        usd_per_hour=cost.usd_per_hour,
-        control_usd=cost.control_usd,
-        control_usd_per_hour=cost.control_usd_per_hour,
-        total_usd=cost.total_usd,
-        total_usd_per_hour=cost.total_usd_per_hour,
-        traffic_usd=cost.traffic_usd,
-        traffic_usd_per_hour=cost.traffic_usd_per_hour,
+    ended = replace(
+        job, state=status.state, final_step=job.final_step + more, steps_run=job.steps_run + more
     )
+    return replace(stored, job=ended, **{name: getattr(cost, name) for name in BILL})

@@ -152,27 +152,8 @@ def earlier(
             f"--previous {previous}: there are logs of {counted(len(found), 'earlier cluster')} "
             f"named {name}" + (f", created {times} (UTC), the newest first" if found else "")
         )
-    yield from kept(output, name, found[previous - 1], wanted)
-
-
-def left(
-    output: OutputSource, name: str, previous: int = 0, wanted: Wanted = ALL
-) -> Iterator[OutputLine]:
-    """Yield the lines that the newest cluster has left, or the one that many before it."""
-    newest = max(stream.born for stream in output.streams())
-    if previous:
-        yield from earlier(output, name, newest, previous, wanted)
-    else:
-        yield from kept(output, name, newest, wanted)
-
-
-def kept(output: OutputSource, name: str, born: str, wanted: Wanted = ALL) -> Iterator[OutputLine]:
-    """Yield the lines of the cluster that was created then, and writes no more.
-
-    Raises `UsageError` if it had no such node or rank.
-    """
-    begin, any_shown = log_group.prefix(born, wanted.node or ""), False
-    for line in output.lines(begin, int(wanted.since * 1000)):
+    born, any_shown = found[previous - 1], False
+    for line in output.lines(log_group.prefix(born, wanted.node or ""), int(wanted.since * 1000)):
         if line.stream.born == born and wanted.takes(line.stream.node, line.stream.rank):
             any_shown = True
             yield _shown(line)

@@ -97,22 +97,16 @@ def write_settings(folder: Path, text: str, confirm: Confirm) -> None:
     """Write the file. Raises `UsageError` if it cannot be written, or is there and shall stay."""
     try:
         if (folder / FILE).exists():
-            ensure(_replaces(), confirm)
-            (folder / FILE).write_text(text, encoding="utf-8")
-            return
-        with (folder / FILE).open("x", encoding="utf-8") as file:
-            file.write(text)
+            replaces = ConfirmationRequest(
+                about="file",
+                what=f"{FILE} already exists",
+                question="Replace it?",
+                declined=f"{FILE} stays as it was: edit it",
+                instead="edit it",
+            )
+            ensure(replaces, confirm)
+        (folder / FILE).write_text(text, encoding="utf-8")
     except OSError as error:
         raise UsageError(
             f"cannot write {FILE} here: {error.strerror}; change to a folder that you own"
         ) from None
-
-
-def _replaces() -> ConfirmationRequest:
-    return ConfirmationRequest(
-        about="file",
-        what=f"{FILE} already exists",
-        question="Replace it?",
-        declined=f"{FILE} stays as it was: edit it",
-        instead="edit it",
-    )

@@ -21,9 +21,7 @@ PATIENCE = OutagePatience(within=30.0, worth_a_word=1.0)
 
 
 @contextmanager
-def opened(
-    url: str, tell: Callable[[str], None], patience: OutagePatience = PATIENCE
-) -> Iterator[Storage]:
+def opened(url: str, tell: Callable[[str], None]) -> Iterator[Storage]:
     """Open the storage at `url`, and retry object stores that do not answer.
 
     A folder is not retried: a full disk, for example, does not recover. An S3 URL means the local
@@ -34,7 +32,7 @@ def opened(
     if is_local:
         use_local_cloud()
     if folder_of(url) is None:
-        with retried(lambda: open_storage(url), tell, patience) as there:
+        with retried(lambda: open_storage(url), tell) as there:
             yield there
         return
     with explained(), closing(open_storage(url)) as there:
@@ -72,16 +70,12 @@ def _address_of(url: str) -> tuple[str, bool]:
 
 
 @contextmanager
-def retried(
-    opening: Callable[[], Storage],
-    tell: Callable[[str], None],
-    patience: OutagePatience = PATIENCE,
-) -> Iterator[Storage]:
+def retried(opening: Callable[[], Storage], tell: Callable[[str], None]) -> Iterator[Storage]:
     """Open an object store and repeat each call for a while if it does not answer.
 
     `tell` is called once if that happens.
     """
-    retry = OutageRetry(tell, "this command", patience)
+    retry = OutageRetry(tell, "this command", PATIENCE)
     with explained():
         there = RetryingStorage(retry.ask(opening), retry)
         try:

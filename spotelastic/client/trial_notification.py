@@ -1,7 +1,6 @@
 """Tries the receivers of notifications from this machine."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.provider.receivers import receiver
@@ -17,29 +16,16 @@ TEXT = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class TrialResult:
-    """What came of trying one receiver."""
+def try_receivers(given: Sequence[str], variables: Mapping[str, str], aws: Aws) -> dict[str, str]:
+    """Send a trial to each of these URLs; return why each was not delivered, empty if it was.
 
-    receiver: str
-    delivered: bool
-    why: str
-    """Why it was not delivered."""
-
-
-def try_receivers(
-    given: Sequence[str], variables: Mapping[str, str], aws: Aws
-) -> tuple[TrialResult, ...]:
-    """Send a trial to each of these URLs, one after the other. Raises `UsageError`."""
+    Raises `UsageError`.
+    """
     found = urls.named(given, variables)
     if not found:
         raise UsageError(
-            "no receiver is configured: give a URL, or the variable that holds it, here or as "
-            "`notify` in spotelastic.toml"
+            "no receiver is configured: give a URL, or the variable that holds it, as `notify` in "
+            "spotelastic.toml, or as SPOTELASTIC_NOTIFY"
         )
     trial = Notification(f"trial {new_id()}", "trial", TITLE, TEXT)
-    results = []
-    for name, url in found.items():
-        why = receiver(aws, name, url).send(trial).why
-        results.append(TrialResult(name, not why, why))
-    return tuple(results)
+    return {name: receiver(aws, name, url).send(trial).why for name, url in found.items()}

@@ -18,9 +18,8 @@ from spotelastic.aws.clusters import teardown
 from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.aws.messaging import log_group
 from spotelastic.aws.messaging.log_group import LogStream
-from spotelastic.client.dumps import collect, dump_source
-from spotelastic.client.dumps.collect import Dump
-from spotelastic.client.dumps.dump_source import DumpSource
+from spotelastic.client import find
+from spotelastic.client.dump_archive import Dump
 from spotelastic.clock import wall
 from spotelastic.cloud.bucket import EVENTS, STATUS
 from spotelastic.errors import UsageError
@@ -47,11 +46,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterRecord]
         yield made
 
 
-def dump(it: DumpSource, folder: Path, node: str | None = None) -> Dump:
-    return collect.collect(it, node, folder / "dump.tar.gz", said.append)
-
-
-said: list[str] = []
+def dump(folder: Path) -> Dump:
+    return find(NAME, local=False, region=REGION, gone=True).dump(file=folder / "dump.tar.gz")
 
 
 def files(made: Dump) -> dict[str, bytes]:
@@ -61,10 +57,7 @@ def files(made: Dump) -> dict[str, bytes]:
     assert all(name.startswith("dump/") and ".." not in name for name in told)
     for planted in (PLANTED, TYPED):
         assert [name for name, data in told.items() if planted.encode() in data] == []
-    index = json.loads(told["dump/index.json"])
-    assert {each["name"] for each in index["files"]} | {"index.json"} == {
-        name.removeprefix("dump/") for name in told
-    }
+    assert Path(made.file).stat().st_mode & 0o077 == 0
     return {name.removeprefix("dump/"): data for name, data in told.items()}
 
 
@@ -77,24 +70,24 @@ def test_what_cannot_be_had_is_named_and_the_rest_is_there(
     cluster.aws.logs.put_log_events(
         logGroupName=cluster.spec.log_group, logStreamName=stream, logEvents=[event]
     )
-    made = dump(dump_source.find(NAME, False, REGION, said.append), tmp_path)
+    (tmp_path / "dump.tar.gz").write_text("of another time, which anybody may read")
+    made = dump(tmp_path)
     told = files(made)
-    assert told["nodes/i-1/output.log"] == b"rank-0: uses ***\n"
-    assert told["cluster/events.jsonl"] == b'{"message": "connects to ***"}\n'
-    assert json.loads(told["cluster/job.json"])["args"] == ["--api-key", "***", "--db", "***"]
-    assert "report.json: it was never written" in made.index.missing
-    assert any(line.startswith("the console of i-1: ") for line in made.index.missing)
-    with pytest.raises(UsageError, match="quokka has no node i-9; it has i-1, i-2, i-3"):
-        dump(dump_source.find(NAME, False, REGION, said.append), tmp_path, "i-9")
+    assert told["output.log"] == b"i-1 rank 0: uses ***\n"
+    assert told["events.jsonl"] == b'{"message": "connects to ***"}\n'
+    assert json.loads(told["job.json"])["args"] == ["--api-key", "***", "--db", "***"]
+    assert "report.json: it was never written" in made.missing
+    assert any(line.startswith("console-i-1.log: ") for line in made.missing)
+    assert told["index.txt"].decode().splitlines()[1:] == list(made.missing)
+    with pytest.raises(UsageError, match="No such file"):
+        dump(tmp_path / "none")
 
 
 def test_a_cluster_that_is_gone_tells_what_it_has_left(
     cluster: ClusterRecord, tmp_path: Path
 ) -> None:
     teardown.delete(NAME, aws=cluster.aws)
-    it = dump_source.find(NAME, False, REGION, said.append)
-    assert it.cluster is None
-    assert {"cluster/status.json", "cluster/events.jsonl"} <= files(dump(it, tmp_path)).keys()
+    assert {"status.json", "events.jsonl"} <= files(dump(tmp_path)).keys()
 
 
 @pytest.mark.soak
@@ -107,7 +100,6 @@ def test_a_local_cluster_that_is_gone_tells_it_without_any_cloud(
         its.mkdir(parents=True)
         (its / "job.json").write_bytes(msgspec.json.encode(spec | {"secrets": {"API": 1}}))
         (its / "status.json").write_bytes(cluster.objects.get(STATUS) or b"")
-        made = dump(dump_source.find(NAME, True, None, said.append), tmp_path)
+        made = find(NAME, local=True, gone=True).dump(file=tmp_path / "dump.tar.gz")
         shutil.rmtree(cloud.buckets())
-    told = files(made)
-    assert "left out" in json.loads(told["cluster/job.json"])["args"], "it may hold the secret"
+    assert "left out" in json.loads(files(made)["job.json"])["args"], "it may hold the secret"

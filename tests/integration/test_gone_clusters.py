@@ -120,7 +120,9 @@ def test_what_is_left_of_a_cluster_is_told_with_what_removes_it(aws: Aws) -> Non
             {"ResourceType": "volume", "Tags": [{"Key": CLUSTER, "Value": NAME}]},
         ],
     )
-    left = f"{NAME} is incomplete; left of it: 1 disk; `spotelastic down {NAME}` removes it"
+    left = (
+        f"{NAME} is incomplete, and may cost money: `spotelastic down {NAME}` removes what is left"
+    )
     with pytest.raises(UsageError) as told:
         place.cluster(NAME)
     assert str(told.value) == left

@@ -5,13 +5,12 @@ The argument is a folder, a URL or a cluster's name.
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 import typer
-from spotelastic_checkpoints.storage.outage_retry import OutagePatience
 
 from spotelastic.errors import UsageError
 from spotelastic.wrapping import note
@@ -21,9 +20,6 @@ if TYPE_CHECKING:
     from spotelastic_checkpoints.commit.commit_protocol import Commits
     from spotelastic_checkpoints.storage.object_store import Storage
     from spotelastic_checkpoints.types import Commit
-
-PATIENCE = OutagePatience(within=30.0, worth_a_word=1.0)
-"""How long the storage may be unreachable while a command runs."""
 
 
 @dataclass(slots=True)
@@ -82,13 +78,11 @@ def opened(text: str) -> Iterator[Named]:
         yield Named(Catalog(there), url, epoch, step)
 
 
-@contextmanager
-def storage(url: str) -> Iterator["Storage"]:
+def storage(url: str) -> AbstractContextManager["Storage"]:
     """Open the storage at `url`, and retry object stores that do not answer."""
     from spotelastic.client import storage as opening
 
-    with opening.opened(url, partial(typer.echo, err=True), PATIENCE) as there:
-        yield there
+    return opening.opened(url, partial(typer.echo, err=True))
 
 
 def _storage_of(cluster: str) -> str:
@@ -108,7 +102,7 @@ def _storage_of(cluster: str) -> str:
         use_local_cloud()  # where `find` has found it, if one runs, whatever its bucket is
         return url
     except UsageError as error:
-        found = local_data.find(cluster)
+        found = local_data.left_cluster(cluster)
         if found is not None and found.folder.is_dir():
             return str(found.folder)
         raise UsageError(f"{cluster}: no such folder{why.format(error)}") from None

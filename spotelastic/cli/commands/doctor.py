@@ -1,7 +1,6 @@
 """Defines the command `doctor`."""
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +10,6 @@ from spotelastic.cli.options import up as options
 from spotelastic.cli.options.common import AsJson, Region, Where
 from spotelastic.client.config import config_file
 from spotelastic.client.config.job_config import JobConfig
-from spotelastic.errors import UsageError
 
 EXAMPLES = """[bold]Examples[/]
 
@@ -23,22 +21,11 @@ spotelastic doctor --aws --instance-types g5.12xlarge
 
 spotelastic doctor --notify
 
-spotelastic doctor --notify SLACK_URL
-
 spotelastic doctor --json | jq '.findings[] | select(.state == "missing")'
 """
 
 
 def doctor(
-    urls: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[URL|NAME]...",
-            help="With --notify: URLs of Apprise's, sns:ARN, or variables that hold one; by "
-            "default those that `up` would use here.",
-            show_default=False,
-        ),
-    ] = None,
     notify: Annotated[
         bool,
         typer.Option(
@@ -59,9 +46,7 @@ def doctor(
     """
     configured = JobConfig(**config_file.defaults(Path.cwd(), os.environ))
     if notify:
-        _try_receivers(urls or configured.notify, configured, region, as_json=json)
-    if urls:
-        raise UsageError("doctor: takes URLs and their variables with --notify only")
+        _try_receivers(configured, region, as_json=json)
     from spotelastic.cli.render import tables
     from spotelastic.cli.render.findings import findings_table
     from spotelastic.client.doctor.examine import Needs, examine, looks
@@ -80,9 +65,7 @@ def doctor(
     raise typer.Exit(found.exit_code)
 
 
-def _try_receivers(
-    urls: Sequence[str], configured: JobConfig, region: str | None, *, as_json: bool
-) -> None:
+def _try_receivers(configured: JobConfig, region: str | None, *, as_json: bool) -> None:
     from spotelastic.aws.base.clients import Aws
     from spotelastic.cli.render import tables
     from spotelastic.client.config import variables
@@ -90,6 +73,6 @@ def _try_receivers(
 
     file = configured.env_file
     known = {**os.environ, **({} if file is None else variables.read(Path(file)))}
-    found = try_receivers(urls, known, Aws(region or configured.region))
+    found = try_receivers(configured.notify, known, Aws(region or configured.region))
     tables.show(found, tables.trials_table, as_json=as_json)
-    raise typer.Exit(0 if all(each.delivered for each in found) else 2)
+    raise typer.Exit(2 if any(found.values()) else 0)

@@ -10,8 +10,6 @@ from spotelastic.wrapping import note
 if TYPE_CHECKING:
     from spotelastic.client.cluster import Cluster
 
-LAST_REPORT = "this is its last report"
-
 
 def found_cluster(
     name: str | None,
@@ -19,7 +17,7 @@ def found_cluster(
     region: str | None,
     *,
     gone: bool = False,
-    left: str = LAST_REPORT,
+    left: str = "this is its last report",
 ) -> "Cluster":
     """Return the cluster of that name, or the only one. Raises `UsageError` if there is none.
 

@@ -1,7 +1,5 @@
 """Defines the commands `interrupt` and `down`."""
 
-import signal
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -22,12 +20,10 @@ spotelastic interrupt i-0a1b2c3d4e5f60718 --in 15
 
 spotelastic interrupt i-0a1b2c3d4e5f60718 --kind loss
 
-spotelastic interrupt --plan drill.toml
+spotelastic interrupt any --name demo
 
-spotelastic interrupt --plan drill.toml --name demo --json > drill.json
+spotelastic interrupt "rank 0" --kind loss --json
 """
-NOTICE = 120.0
-"""Seconds of notice that AWS gives."""
 DOWN_EXAMPLES = """[bold]Examples[/]
 
 spotelastic down
@@ -40,26 +36,19 @@ spotelastic down demo --delete-data --bucket our-bucket
 
 spotelastic down --network
 """
-Seed = Annotated[
-    int, typer.Option(help="With --plan: seed for choosing the nodes that the plan does not name.")
-]
-Wait = Annotated[
-    bool,
-    typer.Option(
-        help="With --plan: wait until training continues after the last interruption, and show "
-        "what each one cost."
-    ),
-]
 
 
 def interrupt(
     node: Annotated[
-        str | None, typer.Argument(help="The node's name in `spotelastic status`.")
-    ] = None,
+        str,
+        typer.Argument(
+            help='The node\'s name in `spotelastic status`, that of a "rank 0", or any that trains.'
+        ),
+    ],
     seconds: Annotated[
         float,
         typer.Option("--in", min=0, max=1_209_600, help="Seconds of notice; 0: none."),
-    ] = NOTICE,
+    ] = 120.0,
     kind: Annotated[
         str,
         typer.Option(
@@ -68,12 +57,6 @@ def interrupt(
             "Kubernetes notice, or loss (with one second of grace).",
         ),
     ] = "notice",
-    plan: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="In place of a node: interruptions, as TOML or JSON."),
-    ] = None,
-    seed: Seed = 0,
-    wait: Wait = True,
     name: Annotated[str | None, typer.Option(help="The cluster, if there are several.")] = None,
     where: Where = None,
     region: Region = None,
@@ -82,63 +65,15 @@ def interrupt(
     """Interrupt a node as AWS would: give notice, then take it away when the time is up.
 
     On AWS, the Fault Injection Service does it, which costs a few cents.
-
-    With --plan, nodes are interrupted one after another. The plan is a TOML
-    array of tables named `interruption`, or a JSON list. Each entry says when it
-    is due, by `after = "30s"` or `step = 400`. It may have `kind`, `node` ("any",
-    "rank 0" or a name) and `in` (seconds of notice).
     """
-    if plan is not None:
-        if node is not None or (kind, seconds) != ("notice", NOTICE):
-            raise UsageError("--plan: says all of that: leave NODE, --in and --kind out")
-        with named_by_option():
-            drill(name, plan, seed, wait, where, region, json)
-        return
-    if node is None:
-        raise UsageError("interrupt: name a node, or give --plan FILE")
     from spotelastic.cli.render import tables
-    from spotelastic.client.interruptions.interrupt import InterruptionRequest
+    from spotelastic.client.interrupt import InterruptionRequest
 
-    InterruptionRequest.asked(
-        node, kind, seconds
-    )  # a mistake is told before a cluster is looked for
+    InterruptionRequest.asked(node, kind, seconds)  # before a cluster is looked for
     with named_by_option():
         cluster = found_cluster(name, where, region)
     caused = cluster.interrupt(node, kind=kind, seconds=seconds)
     typer.echo(tables.to_json(caused) if json else str(caused))
-
-
-def drill(
-    name: Name = None,
-    plan: Annotated[
-        Path, typer.Option(metavar="FILE", help="The list of interruptions, as TOML or JSON.")
-    ] = Path("drill.toml"),
-    seed: Seed = 0,
-    wait: Wait = True,
-    where: Where = None,
-    region: Region = None,
-    json: AsJson = False,
-) -> None:
-    """Interrupt nodes of a job one after another, following a plan."""
-    from spotelastic.cli.render import tables
-    from spotelastic.client.interruptions import drill_plan, drill_recovery
-
-    wanted = drill_plan.read(plan)
-    cluster = found_cluster(name, where, region)
-
-    def tell(line: str) -> None:
-        typer.echo(line, err=json)
-
-    done = drill_plan.run(cluster.target, cluster.record, wanted, seed, tell)
-    if json:
-        typer.echo(tables.to_json(done))
-    if not wait:
-        return
-    try:
-        drill_recovery.wait(cluster.record, done, tell)
-    except KeyboardInterrupt:
-        typer.echo(f"`spotelastic report {cluster.name}` will tell what they cost", err=True)
-        raise typer.Exit(128 + signal.SIGINT) from None
 
 
 def down(
@@ -167,8 +102,7 @@ def down(
 
     The checkpoints of a local cluster stay on this machine, in ~/.spotelastic/s3.
     """
-    from spotelastic.client.targets.everywhere import and_others, regions_of
-    from spotelastic.client.targets.find import find, holding
+    from spotelastic.client.targets.find import find, holding, is_meant, left_target
 
     if network:
         if name is not None or delete_data or bucket is not None:
@@ -177,42 +111,19 @@ def down(
         return
     if delete_data and name is None:
         raise UsageError("--delete-data: name the cluster whose checkpoints to delete")
-    if name is not None and _is_settled_here(name, where, delete=delete_data, yes=yes):
-        return
-    target = find(where, region, note)
+    here = None if name is None or not is_meant(where) else left_target(name, where)
+    target = here or find(where, region, note)
     if not delete_data:
         target = holding(target, name, note)
-    if delete_data and name is not None:
-        at = target.account("--delete-data")
-        data = at.data(name, bucket)
+    elif name is not None:
+        run, url = target.data_of(name, bucket)
         if not yes:
-            _confirm(data.run.cluster, and_others(data.url, regions_of(at, name)))
+            _confirm(run, url)
     try:
         target.down(name, say, keep_data=not delete_data, bucket=bucket)
     except UsageError:
         if delete_data or name is None or not _is_gone(target, name):
             raise
-
-
-def _is_settled_here(name: str, where: bool | None, *, delete: bool, yes: bool) -> bool:
-    """Delete what a local cluster that ended has left, or tell of it.
-
-    Such a cluster has ended with the local cloud. Return False if no such cluster is meant. `yes`:
-    nothing is asked.
-    """
-    from spotelastic.client.targets import local_data
-    from spotelastic.client.targets.find import left_here
-
-    found = left_here(name, where)
-    if found is None:
-        return False
-    if delete:
-        if not yes:
-            _confirm(found.run, str(found.folder))
-        local_data.delete(found, say)
-    else:
-        local_data.tell_gone(found, say)
-    return True
 
 
 def _is_gone(target: "ClusterTarget", name: str) -> bool:

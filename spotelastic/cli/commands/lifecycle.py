@@ -12,6 +12,7 @@ from spotelastic.wrapping import note
 
 if TYPE_CHECKING:
     from spotelastic.client.commands import CommandResult
+    from spotelastic.client.moving.move import MoveResult
 
 STOP_EXAMPLES = """[bold]Examples[/]
 
@@ -59,7 +60,7 @@ def stop(
     `spotelastic restart` continues from that step.
     """
     cluster = found_cluster(name, where, region)
-    _tell(lambda: cluster.stop(wait=wait, on_update=_note), cluster.name, as_json=json)
+    _tell(lambda: cluster.stop(wait=wait, on_update=_note), _goes_on(cluster.name), as_json=json)
 
 
 def restart(
@@ -91,7 +92,7 @@ def restart(
             max_cost=max_cost,
             confirm=asking(yes=yes),
         ),
-        cluster.name,
+        _goes_on(cluster.name),
         as_json=json,
     )
 
@@ -114,7 +115,7 @@ def scale(
     cluster = found_cluster(name, where, region)
     _tell(
         lambda: cluster.scale(min=minimum, max=maximum, on_update=_note),
-        cluster.name,
+        _goes_on(cluster.name),
         as_json=json,
     )
 
@@ -146,7 +147,6 @@ def move(
     trains, is told before. A move that was interrupted is gone on with by the
     same command. Other commands find the job in its new region.
     """
-    from spotelastic.cli.render import tables
     from spotelastic.cli.render.confirmation import asking
     from spotelastic.client.moving.move import move as carry_out
     from spotelastic.client.targets.find import account
@@ -154,35 +154,30 @@ def move(
 
     if region is None and not back:
         raise UsageError("move: give --region, or --back to undo a move")
-    try:
-        done = carry_out(
-            account(where, origin, note), name, region, back=back, confirm=asking(yes=yes), say=note
-        )
-    except KeyboardInterrupt:
-        note("the move has stopped midway: run the same command again, or undo it with --back")
-        raise typer.Exit(INTERRUPTED) from None
-    if json:
-        typer.echo(tables.to_json(done))
-    else:
-        typer.echo(f"{done.name} {done.text}")
+    home = account(where, origin, note)
+    _tell(
+        lambda: carry_out(home, name, region, back=back, confirm=asking(yes=yes), say=note),
+        "the move has stopped midway: run the same command again, or undo it with --back",
+        as_json=json,
+    )
 
 
-def _tell(carry_out: "Callable[[], CommandResult]", name: str, *, as_json: bool) -> None:
-    """Carry out a command and print its result."""
+def _tell(
+    carry_out: "Callable[[], CommandResult | MoveResult]", interrupted: str, *, as_json: bool
+) -> None:
+    """Carry out a command and print its result, or what becomes of it after Ctrl-C."""
     from spotelastic.cli.render import tables
 
     try:
         done = carry_out()
     except KeyboardInterrupt:
-        typer.echo(
-            f"{name} is still executing the command: see `spotelastic status {name}`",
-            err=True,
-        )
+        note(interrupted)
         raise typer.Exit(INTERRUPTED) from None
-    if as_json:
-        typer.echo(tables.to_json(done))
-    else:
-        typer.echo(f"{done.name} {done.text}")
+    typer.echo(tables.to_json(done) if as_json else f"{done.name} {done.text}")
+
+
+def _goes_on(name: str) -> str:
+    return f"{name} is still executing the command: see `spotelastic status {name}`"
 
 
 def _note(update: object) -> None:

@@ -16,8 +16,6 @@ from spotelastic.errors import UsageError
 from spotelastic.signals import Signals
 from spotelastic.wrapping import note
 
-REHEARSED_WITHIN = 300.0
-"""Seconds that an act of a rehearsal after `adapt` may take."""
 INIT_EXAMPLES = """[bold]Examples[/]
 
 spotelastic init
@@ -32,7 +30,7 @@ spotelastic adapt train.py
 
 spotelastic adapt train.py --write
 
-spotelastic adapt train.py --workers 8 --write --rehearse
+spotelastic adapt train.py --workers 8 --write
 """
 REHEARSE_EXAMPLES = """[bold]Examples[/]
 
@@ -116,14 +114,6 @@ def adapt(
             show_default="asked for if it matters",
         ),
     ] = None,
-    rehearsed: Annotated[
-        bool,
-        typer.Option(
-            "--rehearse",
-            help="With --write: rehearse what was written, stopped and started again, and say "
-            "whether it comes back. For a script that needs no arguments.",
-        ),
-    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a diff.")] = False,
 ) -> None:
     """Make a training script elastic: put a Checkpointer around its loop, and show the diff.
@@ -131,60 +121,29 @@ def adapt(
     Nothing is changed without --write. A script of a form that is not understood is refused, with
     the line. Comments and layout stay as they are.
     """
+    from rich.syntax import Syntax
+
     from spotelastic.cli.render import tables
-    from spotelastic.cli.render.diff import diff
     from spotelastic.client.adapt import adapt as adapting
 
     made = adapting.adapted(adapting.read(script), script.as_posix(), workers)
-    if rehearsed and not write:
-        raise UsageError("--rehearse rehearses what was written: give --write as well")
-    backup, found = (
-        adapting.write(made, script, _rehearsed if rehearsed else _not_rehearsed)
-        if write
-        else (None, ())
-    )
+    backup, found = adapting.write(made, script) if write else (None, ())
     if json:
         print(tables.to_json(made.as_told(backup, found)))
         return
     if sys.stdout.isatty():
-        tables.display(diff(made.diff))
+        tables.display(Syntax(made.diff, "diff", theme="ansi_dark", word_wrap=True))
     else:  # as it is, for `patch`
         print(made.diff, end="")
     for change in made.changes:
         note(change)
-    for line in (*made.notes, *found):
+    for line in made.notes:
         note(f"note: {line}")
     if backup is None:
         note(f"nothing was changed: `spotelastic adapt {script} --write` does it")
     else:
         note(f"{script} was changed; the original is in {backup}")
-
-
-def _not_rehearsed(script: Path) -> tuple[str, ...]:
-    return (f"`spotelastic rehearse {script}` shows whether it comes back after interruptions",)
-
-
-def _rehearsed(script: Path) -> tuple[str, ...]:
-    """Rehearse a script that was adapted, and return what to say of it."""
-    systems.require_linux("--rehearse")
-    from spotelastic.client.rehearsal import conduct
-    from spotelastic.client.rehearsal.rehearsal_plan import FEWEST
-    from spotelastic.client.rehearsal.runs import RehearsedScript
-
-    text = script.read_text(errors="replace")
-    job = RehearsedScript(
-        Path.cwd(), str(script), (), text, FEWEST, 0, "", conduct.gpus(), ("stopped",)
-    )
-    found = conduct.rehearse(job, REHEARSED_WITHIN, note)
-    lost = (
-        f"the loop keeps {each} between steps, and nothing saves it" for each in found.variables
-    )
-    differ = (f"{row.act}: {'; '.join(row.what)}" for row in found.rows if row.state != "equal")
-    return (
-        "rehearsed: it continues as it was" if found.is_equal else "rehearsed: it DIFFERS",
-        *differ,
-        *lost,
-    )
+        note(f"`spotelastic rehearse {script}` shows whether it comes back after interruptions")
 
 
 def rehearse(

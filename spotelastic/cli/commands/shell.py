@@ -19,16 +19,10 @@ spotelastic shell i-0a1b2c3d4e5f60718 --forward 6006
 
 spotelastic shell i-0a1b2c3d4e5f60718 --forward 6006 --to 16006
 """
-Node = Annotated[str, typer.Argument(help="The node's name in `spotelastic status`.")]
-Cluster = Annotated[str | None, typer.Option("--name", help="The cluster, if there are several.")]
-To = Annotated[
-    int | None,
-    typer.Option(min=1, max=65535, help="Port on this machine.", show_default="the same"),
-]
 
 
 def shell(
-    node: Node,
+    node: Annotated[str, typer.Argument(help="The node's name in `spotelastic status`.")],
     port: Annotated[
         int | None,
         typer.Option(
@@ -39,8 +33,11 @@ def shell(
             help="In place of a shell: make this port of the node one of this machine's.",
         ),
     ] = None,
-    to: To = None,
-    name: Cluster = None,
+    to: Annotated[
+        int | None,
+        typer.Option(min=1, max=65535, help="Port on this machine.", show_default="the same"),
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="The cluster, if there are several.")] = None,
     region: Region = None,
 ) -> None:
     """Open a shell on a node, or forward one of its ports, through Session Manager."""
@@ -50,20 +47,11 @@ def shell(
     if to is not None and port is None:
         raise UsageError("--to: is the port here of what --forward makes reachable: add --forward")
     aws = _find_target(node, name, region).aws
-    _become(
+    command = (
         sessions.shell(aws, node) if port is None else sessions.forward(aws, node, port, to or port)
     )
-
-
-def forward(
-    node: Node,
-    port: Annotated[int, typer.Argument(min=1, max=65535, help="Port on the node.")],
-    to: To = None,
-    name: Cluster = None,
-    region: Region = None,
-) -> None:
-    """Forward a port of this machine to a port of a node, through Session Manager."""
-    shell(node, port, to, name, region)
+    # The Session Manager plugin owns terminal and signals from here on.
+    os.execv(command[0], command)
 
 
 def _find_target(node: str, name: str | None, region: str | None) -> "CloudTarget":
@@ -81,8 +69,3 @@ def _find_target(node: str, name: str | None, region: str | None) -> "CloudTarge
     target = cluster.target.account("a session")
     target.check_sessions(found[node])
     return target
-
-
-def _become(command: list[str]) -> None:
-    """Replace this process by the Session Manager plugin, which then owns terminal and signals."""
-    os.execv(command[0], command)

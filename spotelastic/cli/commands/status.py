@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from spotelastic import validation
-from spotelastic.cli.commands.found_cluster import LAST_REPORT, found_cluster
+from spotelastic.cli.commands.found_cluster import found_cluster
 from spotelastic.cli.options.common import AsJson, Name, Region, Where
 from spotelastic.clock import wall
 from spotelastic.errors import UsageError
@@ -140,19 +140,11 @@ def logs(
     """
     from spotelastic.cli.render import tables
     from spotelastic.client import logs as client_logs
-    from spotelastic.client.targets.find import output_left_here
 
     begin = 0.0 if since is None else wall() - validation.time("--since", since)
     wanted = client_logs.Wanted(rank, node, begin)
-    left = output_left_here(name, where) if name is not None else None
-    if name is not None and left is not None:
-        note(f"{name} is gone: {LAST_LOGS}")
-        lines = client_logs.left(left, name, previous, wanted)
-    else:
-        cluster = found_cluster(name, where, region, gone=True, left=LAST_LOGS)
-        lines = client_logs.tail(
-            cluster.record, wanted, previous=previous, follow=follow, note=note
-        )
+    cluster = found_cluster(name, where, region, gone=True, left=LAST_LOGS)
+    lines = client_logs.tail(cluster.record, wanted, previous=previous, follow=follow, note=note)
     for line in lines:
         typer.echo(tables.json_line(line) if json else str(line))
 
@@ -198,23 +190,13 @@ def report(
     """Show the cost of every interruption, the goodput and the bill."""
     from spotelastic.cli.render import tables
 
-    left = _left(name, where)
-    cluster = found_cluster(name, where, region, gone=True, left=left)
+    cluster = found_cluster(name, where, region, gone=True)
     if html is not None:
         _write_page(cluster, html)
     if costs:
         tables.show(cluster.cost(), tables.cost_table, as_json=json)
     elif html is None or json:
         tables.show(cluster.report(), tables.report_table, as_json=json)
-
-
-def _left(name: str | None, where: object) -> str:
-    """Return what a cluster that is gone has left. On Kubernetes output goes with its pods."""
-    from spotelastic.client.targets.kube_target import KubePlace
-
-    if isinstance(where, KubePlace):
-        return LAST_REPORT
-    return f"{LAST_REPORT}; `spotelastic logs {name}` prints its output"
 
 
 def _write_page(cluster: "Cluster", file: Path) -> None:
@@ -226,13 +208,6 @@ def _write_page(cluster: "Cluster", file: Path) -> None:
     except OSError as error:
         raise UsageError(f"--html {file}: cannot be written: {error.strerror}") from error
     note(f"the report of {cluster.name} is in {file}")
-
-
-def cost(
-    name: Name = None, where: Where = None, region: Region = None, json: AsJson = False
-) -> None:
-    """Show what a cluster has cost, costs now, and would have cost on demand."""
-    report(name, None, True, where, region, json)
 
 
 def dashboard(

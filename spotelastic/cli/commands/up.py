@@ -14,7 +14,6 @@ from spotelastic.cli.options import up as options
 from spotelastic.client.config.options.pods import PodOptions
 from spotelastic.client.kubernetes.pod_config import PodConfig
 from spotelastic.errors import UsageError
-from spotelastic.wrapping import note
 
 EXAMPLES = """[bold]Examples[/]
 
@@ -51,11 +50,6 @@ def up(call: typer.Context, **given: Any) -> None:
     """
     from spotelastic.cli.commands.up_on_terminal import launch
 
-    if given["local"] and _is_typed(call, "region"):
-        note(
-            f"note: --region {given['region']} has no effect with --local: the local cloud has "
-            "one region"
-        )
     args = _script_args(call, given["args"] or ())
     config = PodConfig(**given | {"args": args})
     if config.kube:

@@ -53,10 +53,15 @@ def launch(config: JobConfig) -> int:
         for line in lines:
             wrapping.say(line)
         return 0
+    return guarded(partial(carry_through, job))
+
+
+def guarded(carry_through: Callable[[ExitStack, Signals], int]) -> int:
+    """Carry an `up` through, undo what is to be undone, and return the exit code."""
     with Signals() as signals:
         try:
             with ExitStack() as undo:
-                return carry_through(job, undo, signals)
+                return carry_through(undo, signals)
         except KeyboardInterrupt:
             return signals.exit_code
         except SpotelasticError as error:
@@ -90,24 +95,35 @@ def carry_through(job: ValidatedJob, undo: ExitStack, signals: Signals) -> int:
             cluster = bring_up.carry_out(prepared, confirm, partial(show, shown))
         plan = DrillPlan(nodes=config.most)
         drill = Drill(plan, target.faults(), say) if config.drill else None
-        last_step = undoing(signals, partial(finish, stays, wrapping.say))
-        if config.keep:
-            cluster.keep()
-        if known is None:
-            undo.callback(last_step)
-        status = watch(config, cluster, stays, shown, drill)
-        if config.detach and not ended(status):
-            detach(cluster, stays, shown.say)
-            return 0
-        if config.keep:
-            undo.pop_all()
-        elif known is not None:
-            undo.callback(last_step)
-        result = outcome(cluster.record, status)
-        log = failure_log.keep(cluster.record, result) if failure_log.failed(result) else None
-    fetch_files(config, cluster, last)
-    written = partial(page, cluster)
-    return conclude(config, result, written, log, drill, replace(stays, say=wrapping.say))
+        result = shown_to_the_end(config, cluster, stays, shown, drill)
+    if result is None:
+        return 0
+    return conclude(config, cluster, result, replace(stays, say=wrapping.say), drill)
+
+
+def shown_to_the_end(
+    config: JobConfig,
+    cluster: Cluster,
+    stays: LeftRunning,
+    shown: ProgressView,
+    drill: Drill | None = None,
+) -> JobOutcome | None:
+    """Show the job until it has ended; None where it is left running (--detach)."""
+    is_new = cluster.first is not None
+    last_step = undoing(stays.signals, partial(finish, stays, wrapping.say))
+    if config.keep:
+        cluster.keep()
+    if is_new:
+        stays.undo.callback(last_step)
+    status = watch(config, cluster, stays, shown, drill)
+    if config.detach and not ended(status):
+        detach(cluster, stays, shown.say)
+        return None
+    if config.keep:
+        stays.undo.pop_all()
+    elif not is_new:
+        stays.undo.callback(last_step)
+    return outcome(cluster.record, status)
 
 
 def _say_headline(prepared: PreparedUp, say: Say) -> None:
@@ -210,22 +226,24 @@ def undoing(signals: Signals, undo: Callable[[], object]) -> Callable[[], None]:
 
 def conclude(
     config: JobConfig,
+    cluster: Cluster,
     result: JobOutcome,
-    page: Callable[[], str | None],
-    log: Path | None,
-    drill: Drill | None,
-    cluster: LeftRunning,
+    stays: LeftRunning,
+    drill: Drill | None = None,
 ) -> int:
-    """Show and write the report, then decide what happens to the cluster; return the exit code.
+    """Fetch files, show and write the report, and return the exit code.
 
-    Reports come first, so that a failing clean-up cannot cost the report.
+    Then it is decided what happens to the cluster. Reports come first, so that a failing clean-up
+    cannot cost the report.
     """
+    log = failure_log.keep(cluster.record, result) if failure_log.failed(result) else None
+    fetch_files(config, cluster, stays.say)
     tables.display(tables.report_table(result.report))
-    written = _write(config, result, page)
+    written = _write(config, cluster, result)
     kept = [node.id for node in result.status.nodes if node.state == "failed"]
-    stays = result.status.state == "stopped" or (config.keep_failed and kept)
-    if config.keep or (stays and not cluster.target.owns(cluster.name)):
-        cluster.leave()  # it was stopped to go on later, or its failed node is to be inspected
+    goes_on = result.status.state == "stopped" or (config.keep_failed and kept)
+    if config.keep or (goes_on and not stays.target.owns(stays.name)):
+        stays.leave()  # it was stopped to go on later, or its failed node is to be inspected
     for node in kept if config.keep_failed else ():
         wrapping.say(f"{node} is kept: inspect it with spotelastic shell {node}")
     missed = drill.missing if drill else ()
@@ -267,7 +285,7 @@ def fetch_files(config: JobConfig, cluster: Cluster, say: Say) -> None:
         say(f"the files of the script stay in {cluster.record.spec.storage}: {error}")
 
 
-def page(cluster: Cluster) -> str | None:
+def _page(cluster: Cluster) -> str | None:
     """Return the report as a page; None, with a line, if its parts cannot be read any more."""
     from spotelastic.web.reading import html_report
 
@@ -278,7 +296,7 @@ def page(cluster: Cluster) -> str | None:
         return None
 
 
-def _write(config: JobConfig, result: JobOutcome, page: Callable[[], str | None]) -> bool:
+def _write(config: JobConfig, cluster: Cluster, result: JobOutcome) -> bool:
     """Write the files that were asked for; return False if one could not be written.
 
     The page comes last, as it asks the cluster once more.
@@ -296,7 +314,7 @@ def _write(config: JobConfig, result: JobOutcome, page: Callable[[], str | None]
             curve.parent.mkdir(parents=True, exist_ok=True)
             rows = result.report.interruptions
             curve.write_text(curve_picture(result.points, rows, result.events, wall()), "utf-8")
-        if config.report and (written := page()) is not None:
+        if config.report and (written := _page(cluster)) is not None:
             write_html(written, Path(config.report).with_suffix(".html"))
     except OSError as error:
         print(f"spotelastic: cannot write {error.filename}: {error.strerror}", file=sys.stderr)

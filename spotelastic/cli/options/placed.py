@@ -1,4 +1,4 @@
-"""Gives commands the options that say on which Kubernetes cluster they look, and former names."""
+"""Gives commands the options that say on which Kubernetes cluster they look."""
 
 import functools
 import inspect
@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import typer
 
 from spotelastic.errors import UsageError
-from spotelastic.wrapping import note
 
 Kube = Annotated[
     bool | None,
@@ -47,17 +46,6 @@ def placed(command: Callable[..., None]) -> Callable[..., None]:
     parameters = [each.replace(kind=kind) for each in signature.parameters.values()]
     with_place.__signature__ = signature.replace(parameters=[*parameters, *own])  # type: ignore[attr-defined]
     return with_place
-
-
-def former(command: Callable[..., None], now: str) -> Callable[..., None]:
-    """Return the command of a former name, which first says what takes its place."""
-
-    @functools.wraps(command)
-    def told(*args: Any, **given: Any) -> None:
-        note(f"note: `spotelastic {command.__name__}` is now `spotelastic {now}`")
-        command(*args, **given)
-
-    return told
 
 
 def _place(

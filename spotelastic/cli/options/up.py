@@ -1,7 +1,6 @@
 """Makes the options of `up` from the fields of `JobConfig`."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from inspect import Parameter, Signature
 from pathlib import Path
 from typing import Annotated, Any
@@ -40,25 +39,14 @@ def signature(config: type[JobConfig] = JobConfig) -> Signature:
 
 
 def parameters(
-    config: type[JobConfig] = JobConfig,
-    only: Collection[str] | None = None,
-    words: Mapping[str, tuple[str, str | None]] | None = None,
+    config: type[JobConfig] = JobConfig, only: Collection[str] | None = None
 ) -> list[Parameter]:
-    """Return a command's parameters for the fields of the config, or for those named alone.
-
-    `words` has other words for some fields: the help, and for the default.
-    """
-    kind, told = Parameter.POSITIONAL_OR_KEYWORD, words or {}
-    fields = (
-        replace(field, help=told[field.name][0], shown_default=told[field.name][1])
-        if field.name in told
-        else field
-        for field in config_fields(config)
-        if only is None or field.name in only
-    )
+    """Return a command's parameters for the fields of the config, or for those named alone."""
+    kind = Parameter.POSITIONAL_OR_KEYWORD
     return [
         Parameter(field.name, kind, default=_default(field), annotation=_annotation(field))
-        for field in fields
+        for field in config_fields(config)
+        if only is None or field.name in only
     ]
 
 

@@ -231,5 +231,4 @@ def without_account(plan: Planned) -> Iterator[str]:
     yield ""
     yield from (f"warning: {each}" for each in plan.warnings[len(UNKNOWN) :])
     yield f"not known without an account: {'; '.join(UNKNOWN)}"
-    yield from plan.warnings[len(UNKNOWN) :]
     yield f"would create the cluster {plan.name}; nothing was created"

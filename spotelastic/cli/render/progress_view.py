@@ -4,7 +4,7 @@ import os
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Self
 
 from spotelastic.cli.render.sparkline import LossSeries
 from spotelastic.client.progress import Update
@@ -30,30 +30,29 @@ COMMITTED = 20
 """Events of checkpoints that are kept to tell the age of the newest one."""
 
 
-class ProgressView(Protocol):
+class ProgressView:
     """Shows progress between entering and leaving it."""
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
 
-    def __exit__(self, *_: object) -> None: ...
+    def __exit__(self, *_: object) -> None:
+        return None
 
     def say(self, line: str) -> None:
         """Print one line that stays."""
-        ...
 
-    def event(self, event: Event) -> None: ...
+    def event(self, event: Event) -> None:
+        """Print an event, unless the status tells it."""
 
     def status(self, status: Status) -> None:
         """Show the current status in place of the previous one."""
-        ...
 
     def cost(self, cost: Cost) -> None:
         """Show what the cluster costs beside the status."""
-        ...
 
     def earlier(self, points: Iterable[Point]) -> None:
         """Take the steps that were made before anybody watched."""
-        ...
 
 
 def show(view: ProgressView, update: Update) -> None:
@@ -82,7 +81,7 @@ def view(environ: Mapping[str, str] = os.environ) -> ProgressView:
     return Plain(lambda line: print(line, flush=True))
 
 
-class Plain:
+class Plain(ProgressView):
     """Prints a line when something happens, and one every few seconds during training."""
 
     def __init__(self, write: Callable[[str], object], clock: Clock = wall) -> None:
@@ -92,12 +91,6 @@ class Plain:
         self._due = 0.0
         self._line = ""
         self._once: set[str] = set()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return None
 
     def say(self, line: str) -> None:
         """Print a line."""
@@ -123,14 +116,8 @@ class Plain:
         self._told, self._due, self._line = (status.round, status.state), now + EVERY, line
         self._write(line)
 
-    def cost(self, cost: Cost) -> None:
-        """Costs are no progress: the report at the end tells them."""
 
-    def earlier(self, points: Iterable[Point]) -> None:
-        """Lines tell of what happens from now on."""
-
-
-class Live:
+class Live(ProgressView):
     """Redraws a job in place, with events scrolling by above it. Its last picture stays.
 
     A terminal that changes its size moves its contents, and no program can tell where to. The

@@ -3,7 +3,7 @@
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -13,7 +13,6 @@ from rich.table import Table
 from rich.text import Text
 
 from spotelastic.client.published import by_urgency
-from spotelastic.client.trial_notification import TrialResult
 from spotelastic.clock import wall
 from spotelastic.controller.model.regions import RegionsRecord
 from spotelastic.model.counting import UNPRICED, counted, dollars, loss
@@ -266,23 +265,25 @@ COLOURS = {
 
 def nodes_table(nodes: Sequence[NodeStatus], now: float, *columns: str) -> Fitting:
     """Return the table of nodes, with as many of the columns as fit."""
-    kept = [[name for name in columns if name not in SPARED[:count]] for count in range(5)]
-    tables = [table_of(*names) for names in kept]
-    for node in nodes:
-        row = rows.node(node, now)
-        state = ", ".join(filter(None, (row.state, row.leaves)))
-        cells: dict[str, str | Text] = {
-            "node": row.node,
-            "role": row.role,
-            "state": Text(state, COLOURS.get(row.state, "")),
-            "type": row.type,
-            "zone": row.zone,
-            "ranks": row.ranks,
-            "address": row.address,
-        }
-        for table, names in zip(tables, kept, strict=True):
-            table.add_row(*(cells[name] for name in names))
-    return Fitting(tuple(tables))
+
+    def table(kept: Sequence[str]) -> Table:
+        made = table_of(*kept)
+        for row in (rows.node(node, now) for node in nodes):
+            state = Text(
+                ", ".join(filter(None, (row.state, row.leaves))), COLOURS.get(row.state, "")
+            )
+            made.add_row(*(state if name == "state" else getattr(row, name) for name in kept))
+        return made
+
+    return _fitting(columns, SPARED, table)
+
+
+def _fitting(
+    columns: Sequence[str], spared: Sequence[str], table: Callable[[Sequence[str]], Table]
+) -> Fitting:
+    """Return tables with fewer and fewer columns: those that are `spared` go in their order."""
+    kept = ([each for each in columns if each not in spared[:n]] for n in range(len(spared) + 1))
+    return Fitting(tuple(map(table, kept)))
 
 
 def listing_table(clusters: Sequence[ClusterSummary]) -> RenderableType:
@@ -291,29 +292,28 @@ def listing_table(clusters: Sequence[ClusterSummary]) -> RenderableType:
         return Text("no clusters")
     now = wall()
     shown = [rows.cluster(each, now) for each in by_urgency(clusters, now)]
-    tables = []
-    for count in range(len(SPARED_OF_CLUSTERS) + 1):
-        kept = [each for each in columns.CLUSTERS if each.key not in SPARED_OF_CLUSTERS[:count]]
-        table = table_of(*(each.name.lower() for each in kept), "what is wrong", right=NUMBERS)
-        table.columns[-1].no_wrap, table.columns[-1].max_width = False, WRONG_WIDTH
-        for column in table.columns:
+    names = {each.key: each.name.lower() for each in columns.CLUSTERS}
+
+    def table(kept: Sequence[str]) -> Table:
+        made = table_of(*(names[key] for key in kept), "what is wrong", right=NUMBERS)
+        made.columns[-1].no_wrap, made.columns[-1].max_width = False, WRONG_WIDTH
+        for column in made.columns:
             column.vertical = "top"  # what is wrong may take several lines
         for row in shown:
-            cells = [
-                Text(getattr(row, each.key), row.colour if each.key == "state" else "")
-                for each in kept
-            ]
-            table.add_row(*cells, Text(row.wrong, row.colour))
-        tables.append(table)
-    return Fitting(tuple(tables))
+            colours = {"state": row.colour}
+            cells = (Text(getattr(row, key), colours.get(key, "")) for key in kept)
+            made.add_row(*cells, Text(row.wrong, row.colour))
+        return made
+
+    return _fitting(tuple(names), SPARED_OF_CLUSTERS, table)
 
 
-def trials_table(results: Sequence[TrialResult]) -> RenderableType:
-    """Return the table of receivers that were tried."""
+def trials_table(results: Mapping[str, str]) -> RenderableType:
+    """Return the table of receivers that were tried, each with why it has not taken the trial."""
     table = table_of("receiver", "result")
     table.columns[-1].no_wrap = False
-    for each in results:
-        table.add_row(each.receiver, "delivered" if each.delivered else Text(each.why))
+    for receiver, why in results.items():
+        table.add_row(receiver, Text(why or "delivered"))
     return table
 
 

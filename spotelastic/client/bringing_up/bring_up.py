@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.aws.planning.plan import ClusterSpec
-from spotelastic.aws.planning.survey import Survey, survey
+from spotelastic.aws.planning.survey import Survey
 from spotelastic.aws.security import secrets
 from spotelastic.client.bringing_up import earlier_run, other_regions, plan, preflight
 from spotelastic.client.bringing_up.plan import Planned, RegionPlan
@@ -80,16 +80,7 @@ def prepare(
     """
     if known is not None:
         job = job.beside(known.spec)
-    found = survey(
-        target.aws,
-        job.spec,
-        job.requirement,
-        placed=bool(job.config.placement),
-        disk=job.config.disk,
-        key=job.config.kms_key or "",
-        bucket=job.config.bucket or "",
-        known=None if known is None else known.spec,
-    )
+    found = job.survey(target.aws, None if known is None else known.spec)
     plan.check_limits(job, found)
     return PreparedUp(job, target, known, found, regions)
 

@@ -14,10 +14,10 @@ from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.aws.planning.plan import ClusterSpec
 from spotelastic.aws.planning.survey import survey
-from spotelastic.client.bringing_up.plan import other_regions
 from spotelastic.client.config.validated_job import ValidatedJob
 from spotelastic.client.progress import Say
 from spotelastic.client.targets.account import pointer_of
+from spotelastic.client.targets.asleep import other_regions
 from spotelastic.client.targets.cloud_target import CloudTarget
 from spotelastic.cloud.bucket import CHECKPOINTS
 from spotelastic.errors import SpotelasticError

@@ -9,6 +9,7 @@ from spotelastic.aws.planning.survey import Survey
 from spotelastic.client.bringing_up import script_check
 from spotelastic.client.config.differences import differences
 from spotelastic.client.config.validated_job import ValidatedJob
+from spotelastic.client.targets.asleep import other_regions
 from spotelastic.controller.decisions import limits
 from spotelastic.controller.model.observation import ControllerPolicy
 from spotelastic.errors import UsageError
@@ -102,12 +103,6 @@ def planned(
         usd_per_month_asleep=len(others) * found.estimate.asleep_month,
         shares=found.speeds,
     )
-
-
-def other_regions(wanted: JobSpec, here: str) -> tuple[str, ...]:
-    """Return the regions that the job may move to."""
-    names = () if wanted.regions is None else wanted.regions.names
-    return tuple(region for region in names if region != here)
 
 
 def check_limits(job: ValidatedJob, found: Survey) -> None:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from spotelastic_checkpoints.commit.latest import LATEST, ForwardPointer
 
 from spotelastic.aws.messaging.bucket import BucketObjects
-from spotelastic.aws.planning.survey import Survey, survey
 from spotelastic.client.bringing_up.plan import RegionPlan
 from spotelastic.client.config.moving_policy import named
 from spotelastic.client.config.validated_job import ValidatedJob
@@ -161,25 +160,12 @@ def _committed(job: ValidatedJob, target: CloudTarget) -> int | None:
 
 
 def _offered(job: ValidatedJob, region: str, target: CloudTarget) -> Offered:
-    config = job.config
     try:
-        found = survey(
-            target.aws,
-            job.spec,
-            job.requirement,
-            placed=bool(config.placement),
-            disk=config.disk,
-            key=config.kms_key or "",
-            bucket=config.bucket or "",
-        )
+        found = job.survey(target.aws)
     except SpotelasticError as error:
         return Offered(RegionPlan(region, refusal=str(error)))
-    if found.obstacles and not config.force:
+    if found.obstacles and not job.config.force:
         return Offered(RegionPlan(region, refusal="; ".join(found.obstacles)))
-    return Offered(*_best_zone(region, found))
-
-
-def _best_zone(region: str, found: Survey) -> tuple[RegionPlan, ZoneOffer]:
     best = found.ranking[0] if found.ranking else ZoneOffer("", usd=found.price)
     plan = RegionPlan(
         region,
@@ -190,4 +176,4 @@ def _best_zone(region: str, found: Survey) -> tuple[RegionPlan, ZoneOffer]:
         usd_per_hour_at_max=found.estimate.high,
         warnings=found.warnings,
     )
-    return plan, replace(best, name=region)
+    return Offered(plan, replace(best, name=region))

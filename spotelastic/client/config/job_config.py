@@ -11,7 +11,7 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from spotelastic.client.config.option import CLUSTER, COMMAND, UP, option, read_fields
+from spotelastic.client.config.option import COMMAND, option, read_fields
 from spotelastic.client.config.options.environment import EnvironmentOptions
 from spotelastic.client.config.options.money import MoneyOptions
 from spotelastic.client.config.options.moving import MovingOptions
@@ -47,11 +47,11 @@ class JobConfig(  # whose signature begins with the last of these
     folder, the machine or the account is found later, by `up`.
     """
 
+    PANEL = JOB
+
     script: str | Path | None = option(
         None,
         "A Python script in the current folder. The folder is shipped to the nodes.",
-        UP,
-        JOB,
         argument=True,
         shown_default=SCRIPT,
         stored=lambda job: job.script,
@@ -60,87 +60,79 @@ class JobConfig(  # whose signature begins with the last of these
     args: Sequence[str] = option(
         (),
         "Arguments of the script: everything after it.",
-        UP,
-        JOB,
         argument=True,
         stored=lambda job: " ".join(job.args),
     )
     name: str | None = option(
         None,
         "Name of the cluster. The same name continues from its checkpoints.",
-        CLUSTER,
-        JOB,
         shown_default="from the script",
     )
-    resume: str | None = option(
-        None, "Continue an earlier run in a new cluster.", CLUSTER, JOB, metavar="RUN"
-    )
+    resume: str | None = option(None, "Continue an earlier run in a new cluster.", metavar="RUN")
     fresh: bool = option(
-        False, "Begin at step 0; earlier checkpoints are left alone.", COMMAND, JOB, in_file=False
+        False, "Begin at step 0; earlier checkpoints are left alone.", effect=COMMAND, in_file=False
     )
     plan: bool = option(
         False,
         "Only show what would be created or changed, and its price.",
-        COMMAND,
-        JOB,
+        effect=COMMAND,
         in_file=False,
     )
     yes: bool = option(
         False,
         "Do not ask: neither to confirm the price on AWS, nor to replace another script's job.",
-        COMMAND,
-        JOB,
+        effect=COMMAND,
         short="y",
     )
     force: bool = option(
         False,
         "Launch even if AWS, or the plan, says beforehand that it cannot work.",
-        COMMAND,
-        JOB,
+        effect=COMMAND,
         in_file=False,
     )
-    json: bool = option(False, "Print the plan as JSON.", COMMAND, JOB, in_file=False)
+    json: bool = option(False, "Print the plan as JSON.", effect=COMMAND, in_file=False)
     drill: bool = option(
-        False, "Interrupt nodes, to show recovery. Needs --local.", COMMAND, JOB, off="no-drill"
+        False, "Interrupt nodes, to show recovery. Needs --local.", effect=COMMAND, off="no-drill"
     )
     detach: bool = option(
-        False, "Return as soon as the job trains.", COMMAND, JOB, off="no-detach", short="d"
+        False, "Return as soon as the job trains.", effect=COMMAND, off="no-detach", short="d"
     )
     fetch: str = option(
         "auto",
         "Where kept files go when the job has ended; auto: NAME-files, up to 100 MB of them.",
-        COMMAND,
-        AFTER,
+        panel=AFTER,
+        effect=COMMAND,
         metavar="DIR|auto|off",
     )
     keep: bool = option(
-        False, "Leave the cluster up after its job, for --linger.", COMMAND, AFTER, off="no-keep"
+        False,
+        "Leave the cluster up after its job, for --linger.",
+        panel=AFTER,
+        effect=COMMAND,
+        off="no-keep",
     )
     linger: str | int = option(
         "10m",
         "How long a cluster that is left up stays after its job: 10m, 0, forever.",
-        UP,
-        AFTER,
+        panel=AFTER,
         metavar="TIME|forever",
         stored=lambda job: "forever" if job.linger is None else duration(job.linger),
     )
     keep_failed: bool = option(
         False,
         "Keep the node whose worker failed the job, for the time of --linger.",
-        UP,
-        AFTER,
+        panel=AFTER,
         off="no-keep-failed",
         stored=lambda job: job.capacity.keep_failed,
     )
     report: str | Path | None = option(
         None,
         "Write the report here, as JSON; beside it, as a page (.html).",
-        COMMAND,
-        JOB,
+        effect=COMMAND,
         metavar="FILE",
     )
     curve: str | Path | None = option(
-        None, "Draw the loss curve here, as SVG.", COMMAND, JOB, metavar="FILE"
+        None, "Draw the loss curve here, as SVG.", effect=COMMAND, metavar="FILE"
     )
 
     def __post_init__(self) -> None:

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from spotelastic.model.job import JobSpec
 
 T = TypeVar("T")
-_METADATA = "spotelastic"
 ON, OFF = ("1", "true", "t", "yes", "y", "on"), ("0", "false", "f", "no", "n", "off")
 """Words that a variable may set a switch by."""
 
@@ -70,28 +69,28 @@ class ConfigField:
     effect: Effect
     panel: str
     """Heading of the panel in `up --help`."""
-    metavar: str | None
+    metavar: str | None = None
     """Name of the value in the help; None: its type."""
-    argument: bool
+    argument: bool = False
     """Whether it is an argument of `up`, not a flag."""
-    off: str
+    off: str = ""
     """The flag that switches it off, without dashes; empty: none."""
-    short: str
-    shown_default: str | None
+    short: str = ""
+    shown_default: str | None = None
     """Words for the default, if the value says nothing."""
-    least: float | None
-    choices: tuple[str, ...]
-    pattern: str
+    least: float | None = None
+    choices: tuple[str, ...] = ()
+    pattern: str = ""
     """Regular expression of the texts that it takes, for an ElasticJob; empty: any."""
-    commas: bool
+    commas: bool = False
     """Whether the flag takes the list as one word with commas. Otherwise it is repeated."""
-    in_file: bool
+    in_file: bool = True
     """Whether `spotelastic.toml` may hold it."""
-    stored: "Callable[[JobSpec], object] | None"
+    stored: "Callable[[JobSpec], object] | None" = None
     """Returns the value that a cluster's job has; an `up` that changes it names the field."""
-    shows_values: bool
+    shows_values: bool = True
     """Whether `up` also names the old and the new value."""
-    hidden: bool
+    hidden: bool = False
     """Whether its value may be secret: no message shows it."""
 
     @property
@@ -152,27 +151,20 @@ class ConfigField:
 def option(
     default: T,
     help: str,
-    effect: Effect,
-    panel: str,
     *,
-    metavar: str | None = None,
-    argument: bool = False,
-    off: str = "",
-    short: str = "",
-    shown_default: str | None = None,
-    least: float | None = None,
-    choices: tuple[str, ...] = (),
-    pattern: str = "",
-    commas: bool = False,
-    in_file: bool = True,
+    effect: Effect | None = None,
     stored: "Callable[[JobSpec], object] | None" = None,
-    shows_values: bool = True,
     hidden: bool = False,
+    **more: Any,
 ) -> T:
-    """Declare a field of `JobConfig`. `ConfigField` describes the parameters."""
-    described = {name: value for name, value in locals().items() if name != "default"}
-    metadata = {_METADATA: described}
-    return dataclasses.field(default=default, metadata=metadata, repr=not hidden)
+    """Declare a field of `JobConfig`. `ConfigField` describes the parameters.
+
+    Unless an `effect` is named, an `up` changes what is `stored`, and the rest is fixed for a
+    cluster. The panel is that of the class, unless another one is named.
+    """
+    effect = effect or (CLUSTER if stored is None else UP)
+    told = {"help": help, "effect": effect, "stored": stored, "hidden": hidden, **more}
+    return dataclasses.field(default=default, metadata=told, repr=not hidden)
 
 
 def config_fields(config: type) -> tuple[ConfigField, ...]:
@@ -183,12 +175,11 @@ def config_fields(config: type) -> tuple[ConfigField, ...]:
 @cache
 def _fields(config: Any) -> tuple[ConfigField, ...]:
     hints = get_type_hints(config)
-    fields = (
-        ConfigField(
-            each.name, *_accepted(hints[each.name], each.default), **each.metadata[_METADATA]
-        )
-        for each in dataclasses.fields(config)
-    )
+    fields = []
+    for each in dataclasses.fields(config):
+        takes = _accepted(hints[each.name], each.default)
+        *_, owner = (base for base in config.__mro__ if hasattr(base, each.name))
+        fields.append(ConfigField(each.name, *takes, **{"panel": owner.PANEL, **each.metadata}))
     return tuple(sorted(fields, key=lambda field: PANELS.index(field.panel)))
 
 

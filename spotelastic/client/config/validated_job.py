@@ -12,6 +12,7 @@ from pathlib import Path
 from spotelastic import validation
 from spotelastic.aws.artifacts import code_archive
 from spotelastic.aws.base import boot_variables
+from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.demands import boundary, read_tags
 from spotelastic.aws.base.names import (
     CLIENT_PORT,
@@ -25,7 +26,7 @@ from spotelastic.aws.compute import reservations
 from spotelastic.aws.node import mounts
 from spotelastic.aws.planning.encryption_key import data_keys
 from spotelastic.aws.planning.plan import PLACED_AND_SPREAD, ClusterSpec
-from spotelastic.aws.planning.survey import Survey
+from spotelastic.aws.planning.survey import Survey, survey
 from spotelastic.aws.planning.type_selection import Requirement
 from spotelastic.aws.security.secrets import check_sizes
 from spotelastic.client.config import variables
@@ -115,6 +116,19 @@ class ValidatedJob:
                     "choose another --name"
                 )
 
+    def survey(self, aws: Aws, known: JobSpec | None = None) -> Survey:
+        """Look up what an account offers for the job; `known` is that of its cluster."""
+        return survey(
+            aws,
+            self.spec,
+            self.requirement,
+            placed=bool(self.config.placement),
+            disk=self.config.disk,
+            key=self.config.kms_key or "",
+            bucket=self.config.bucket or "",
+            known=known,
+        )
+
     def cluster(self, found: Survey) -> ClusterSpec:
         """Return the cluster that has the job on the nodes that the survey has chosen.
 
@@ -202,7 +216,8 @@ def check(config: JobConfig, folder: Path | CodeSource) -> ValidatedJob:
         regions=regions(config),
         digest=config.notify_digest or "",
     )
-    wanted = _requirement(config)
+    memory = 0 if config.gpu_memory is None else validation.gpu_memory(config.gpu_memory)
+    wanted = Requirement(gpus=config.gpus or 0, gpu_memory=memory)
     return ValidatedJob(config, spec, code.archive, wanted, secrets, build_secrets, notify)
 
 
@@ -283,14 +298,6 @@ def _capacity(config: JobConfig) -> Capacity:
     return with_deadline(bought, seconds_left(config.deadline), wall())
 
 
-def _requirement(config: JobConfig) -> Requirement:
-    memory = config.gpu_memory
-    return Requirement(
-        gpus=config.gpus or 0,
-        gpu_memory=0 if memory is None else validation.gpu_memory(memory),
-    )
-
-
 def _check_machine(config: JobConfig) -> None:
     """Check what this machine has to offer: files, packages, and what the cloud needs of it."""
     validation.writable(report=config.report, curve=config.curve)
@@ -304,18 +311,15 @@ LONGEST_LEASE = 60.0
 
 
 LAST_PORT = 65535
-RESERVED_PORTS = {CLIENT_PORT: "etcd", PEER_PORT: "etcd"}
-"""Ports of the control nodes."""
 
 
 def _check_ports(config: JobConfig) -> None:
     port = config.metrics_port
     if port is not None and port > LAST_PORT:
         raise UsageError(f"--metrics-port {port}: the last port is {LAST_PORT}")
-    if port in RESERVED_PORTS:
+    if port in (CLIENT_PORT, PEER_PORT):
         raise UsageError(
-            f"--metrics-port {port}: {RESERVED_PORTS[port]} of the control nodes has that port: "
-            "choose another one"
+            f"--metrics-port {port}: etcd of the control nodes has that port: choose another one"
         )
 
 

@@ -22,16 +22,6 @@ USUAL_TYPE = "g5.xlarge"
 """The type whose quota is looked at if none is named: its family is what most jobs use first."""
 SKEW, MOST_SKEW = 30.0, 240.0
 """Seconds that this machine's clock may be off, and with which AWS soon refuses requests (300)."""
-NO_ACCOUNT = (
-    "log in with `aws configure sso` or `aws configure`, or set AWS_PROFILE; "
-    "`spotelastic up --local` needs no account"
-)
-
-
-def not_configured(*, needed: bool) -> Verdict:
-    """There are no credentials."""
-    state: FindingState = "missing" if needed else "note"
-    return Verdict(state, "none are configured", NO_ACCOUNT)
 
 
 def identity(aws: Aws) -> Verdict:

@@ -17,6 +17,10 @@ from spotelastic.errors import SpotelasticError, Unavailable, told
 
 WITHIN = 90.0
 """Seconds after which whatever has not answered is reported as such; torch takes longest."""
+NO_ACCOUNT = (
+    "log in with `aws configure sso` or `aws configure`, or set AWS_PROFILE; "
+    "`spotelastic up --local` needs no account"
+)
 READ_TIMEOUT, ATTEMPTS = 8.0, 2
 """Of calls to AWS: seconds for one answer, and tries."""
 
@@ -81,11 +85,9 @@ def _torch(needs: Needs) -> Verdict:
 
 def _identity(needs: Needs) -> Verdict:
     aws = _account(needs)
-    return (
-        account_checks.not_configured(needed=needs.aws)
-        if aws is None
-        else account_checks.identity(aws)
-    )
+    if aws is not None:
+        return account_checks.identity(aws)
+    return Verdict("missing" if needs.aws else "note", "none are configured", NO_ACCOUNT)
 
 
 def _asking(needs: Needs, check: str, look: Callable[[Aws], Verdict]) -> Look:

@@ -57,25 +57,26 @@ class Mover:
 
     def __init__(self, regions: MoveRegions, say: Say, policy: MovePolicy) -> None:
         self._regions, self._say, self._policy = regions, say, policy
+        its = regions
         self._steps: Mapping[MoveStep, Callable[[MoveSeen], None]] = {
             MoveStep.STOP: self._stop,
             MoveStep.CLAIM: self._claim,
             MoveStep.COPY: self._copy,
             MoveStep.CLOSE: self._close,
             MoveStep.OPEN: self._open,
-            MoveStep.MAKE: self._make,
-            MoveStep.WAKE: self._wake,
+            MoveStep.MAKE: lambda _: self._make(its.target, its.there),
+            MoveStep.WAKE: lambda _: self._wake(its.target, its.there),
             MoveStep.AWAIT: self._await,
-            MoveStep.END_SOURCE: self._end_source,
+            MoveStep.END_SOURCE: lambda _: self._take_down(its.source, its.bucket),
             MoveStep.SLEEP: self._source_sleeps,
             MoveStep.CLOSE_TARGET: self._close_target,
             MoveStep.REOPEN: self._reopen,
-            MoveStep.END_TARGET: self._end_target,
-            MoveStep.TARGET_SLEEPS: self._target_sleeps,
+            MoveStep.END_TARGET: lambda _: self._take_down(its.target, its.target.bucket),
+            MoveStep.TARGET_SLEEPS: lambda _: asleep.put_to_sleep(its.target.aws, its.name),
             MoveStep.DROP: self._drop,
             MoveStep.RESUME: self._resume,
             MoveStep.REMAKE: self._remake,
-            MoveStep.SOURCE_WAKES: self._source_wakes,
+            MoveStep.SOURCE_WAKES: lambda _: self._wake(its.source, its.here),
         }
 
     def carry_out(self, step: MoveStep, seen: MoveSeen) -> None:
@@ -180,16 +181,16 @@ class Mover:
         with retried(self._regions.storage_there, self._say) as storage:
             moving.open_here(storage, _pointer(seen.source.latest))
 
-    def _make(self, seen: MoveSeen) -> None:
-        its = self._regions
-        spec = its.target.fitted(cluster_spec(its, its.target))
-        its.target.keep(seen.name)
-        its.target.create(spec, self._say, new=False)
-        self._wait_for(its.target, its.there, lambda status: bool(status.state))
+    def _make(self, at: CloudTarget, objects: BucketObjects, *, undone: bool = False) -> None:
+        """Create the cluster in a region, and wait until it is led."""
+        spec = at.fitted(cluster_spec(self._regions, at, undone=undone))
+        at.keep(self._regions.name)
+        at.create(spec, self._say, new=False)
+        self._wait_for(at, objects, lambda status: bool(status.state))
 
-    def _wake(self, seen: MoveSeen) -> None:
-        self._say(f"waking {seen.name} in {seen.target.region}")
-        sleeping.wake(self._regions.spec, self._regions.here, self._regions.there)
+    def _wake(self, at: CloudTarget, objects: BucketObjects) -> None:
+        self._say(f"waking {self._regions.name} in {at.aws.region}")
+        sleeping.wake(self._regions.spec, self._regions.here, objects)
 
     def _await(self, seen: MoveSeen) -> None:
         if self._policy.led:
@@ -219,9 +220,6 @@ class Mover:
                     "can move it to another region"
                 )
             Signal().wait(LOOK_EVERY)
-
-    def _end_source(self, seen: MoveSeen) -> None:
-        self._take_down(self._regions.source, self._regions.bucket)
 
     def _take_down(self, target: CloudTarget, bucket: str) -> None:
         """Take the cluster down in a region. It may have ended by itself meanwhile."""
@@ -256,16 +254,6 @@ class Mover:
             moving.open_here(storage, _pointer(seen.target.latest))
         self._say(f"{seen.name} can train in {seen.source.region} again")
 
-    def _end_target(self, seen: MoveSeen) -> None:
-        self._take_down(self._regions.target, self._regions.target.bucket)
-
-    def _target_sleeps(self, seen: MoveSeen) -> None:
-        asleep.put_to_sleep(self._regions.target.aws, seen.name)
-
-    def _source_wakes(self, seen: MoveSeen) -> None:
-        self._say(f"waking {seen.name} in {seen.source.region}")
-        sleeping.wake(self._regions.spec, self._regions.here, self._regions.here)
-
     def _drop(self, seen: MoveSeen) -> None:
         its, commit = self._regions, seen.source.commit
         assert commit is not None
@@ -281,10 +269,7 @@ class Mover:
         its = self._regions
         if seen.source.stopping or seen.source.cluster == "left":
             self._take_down(its.source, its.bucket)
-        spec = its.source.fitted(cluster_spec(its, its.source, undone=True))
-        its.source.keep(seen.name)
-        its.source.create(spec, self._say, new=False)
-        self._wait_for(its.source, its.here, lambda status: bool(status.state))
+        self._make(its.source, its.here, undone=True)
 
 
 class _Progress:

@@ -57,15 +57,13 @@ def move(
     its = two_regions.find(home, name, region, say)
     seen = its.look()
     first = decide(seen, back=back)
-    if first.refusal:
-        raise UsageError(first.refusal)
     mover = Mover(its, say, policy)
-    if first.step is not None and not back and not is_closed(seen):
+    if first is not None and not back and not is_closed(seen):
         _check(its)
         price = _price(its)
         say(price.what)
         ensure(price, confirm)
-    if first.step is not None:
+    if first is not None:
         mover.note()
     seen = carry_on(its, mover, back=back)
     if back:
@@ -94,12 +92,10 @@ def carry_on(
         seen = its.look()
         if not goes_on():
             return seen
-        decision = decide(seen, back=back, led=led)
-        if decision.refusal:
-            raise UsageError(decision.refusal)
-        if decision.step is None:
+        step = decide(seen, back=back, led=led)
+        if step is None:
             return seen
-        mover.carry_out(decision.step, seen)
+        mover.carry_out(step, seen)
 
 
 def _check(its: MoveRegions) -> None:

@@ -23,6 +23,7 @@ from spotelastic_checkpoints.commit import moving
 from spotelastic_checkpoints.commit.latest import ForwardPointer, Latest
 from spotelastic_checkpoints.types import Commit
 
+from spotelastic.errors import UsageError
 from spotelastic.model.job import ENDED
 
 
@@ -111,17 +112,10 @@ class MoveSeen:
     """Why the job moves by itself; empty if somebody moves it."""
 
 
-@dataclass(frozen=True, slots=True)
-class MoveDecision:
-    """The next step; None if there is none."""
+def decide(seen: MoveSeen, *, back: bool, led: bool = False) -> MoveStep | None:
+    """Return the next step of a move, or with `back` of undoing it; None if it is over.
 
-    step: MoveStep | None
-    refusal: str = ""
-    """Why there is none, where the move is not over."""
-
-
-def decide(seen: MoveSeen, *, back: bool, led: bool = False) -> MoveDecision:
-    """Return the next step of a move, or with `back` of undoing it.
+    Raises `UsageError` where it is not over, and there is none.
 
     With `led` the source's cluster ends as soon as the target's is led, whether it trains or not.
     """
@@ -133,35 +127,31 @@ def is_closed(seen: MoveSeen) -> bool:
     return isinstance(seen.source.latest, ForwardPointer)
 
 
-def _forward(seen: MoveSeen, *, led: bool) -> MoveDecision:
+def _forward(seen: MoveSeen, *, led: bool) -> MoveStep | None:
     source, target = seen.source, seen.target
     here, there = source.latest, target.latest
     if led and target.cluster in ("none", "left"):
-        return MoveDecision(
-            None,
+        raise UsageError(
             f"{seen.name} has no cluster in {target.region} that could be woken: "
-            "`spotelastic up` makes it again",
+            "`spotelastic up` makes it again"
         )
     if isinstance(here, ForwardPointer):
         return _after_the_close(seen, here, led=led)
     if there is not None and not isinstance(there, ForwardPointer):
-        return MoveDecision(
-            None,
+        raise UsageError(
             f"{target.region} has checkpoints of a run {there.owner} that did not come from "
             f"{source.region}: delete them with `spotelastic down {seen.name} --delete-data "
-            f"--region {target.region}`, or choose another region",
+            f"--region {target.region}`, or choose another region"
         )
     if source.cluster == "up" and source.state not in ENDED:
-        return MoveDecision(MoveStep.STOP)
+        return MoveStep.STOP
     if source.state in ("succeeded", "failed"):
-        return MoveDecision(
-            None, f"the job of {seen.name} has {source.state}: there is nothing to move"
-        )
+        raise UsageError(f"the job of {seen.name} has {source.state}: there is nothing to move")
     if here is None or not moving.is_claimed_to_move(here):
         if _is_over(seen):
-            return MoveDecision(None, f"{seen.name} has {source.state}: {source.reason}")
-        return MoveDecision(MoveStep.CLAIM)
-    return MoveDecision(MoveStep.CLOSE if seen.copied else MoveStep.COPY)
+            raise UsageError(f"{seen.name} has {source.state}: {source.reason}")
+        return MoveStep.CLAIM
+    return MoveStep.CLOSE if seen.copied else MoveStep.COPY
 
 
 def _is_over(seen: MoveSeen) -> bool:
@@ -170,60 +160,57 @@ def _is_over(seen: MoveSeen) -> bool:
     return bool(seen.reason) and ended and not seen.source.reason.startswith(seen.reason)
 
 
-def _after_the_close(seen: MoveSeen, pointer: ForwardPointer, *, led: bool) -> MoveDecision:
+def _after_the_close(seen: MoveSeen, pointer: ForwardPointer, *, led: bool) -> MoveStep | None:
     source, target = seen.source, seen.target
     there = target.latest
     if pointer.region != target.region:
-        return MoveDecision(None, f"{seen.name} was moved from {source.region} to {pointer.region}")
+        raise UsageError(f"{seen.name} was moved from {source.region} to {pointer.region}")
     if there is None or isinstance(there, ForwardPointer):
         if there is not None and there.epoch > pointer.epoch:
-            return MoveDecision(
-                None, f"this move is being undone: run `spotelastic move {seen.name} --back` again"
+            raise UsageError(
+                f"this move is being undone: run `spotelastic move {seen.name} --back` again"
             )
-        return MoveDecision(MoveStep.OPEN if seen.copied else MoveStep.COPY)
+        return MoveStep.OPEN if seen.copied else MoveStep.COPY
     if target.cluster == "asleep":
-        return MoveDecision(MoveStep.WAKE)
+        return MoveStep.WAKE
     if target.cluster != "up" or not (target.state or target.sleeps):
-        return MoveDecision(MoveStep.MAKE)
+        return MoveStep.MAKE
     if not (target.state if led else target.trains or target.state in ENDED):
-        return MoveDecision(MoveStep.AWAIT)
+        return MoveStep.AWAIT
     if source.sleeps:
-        return MoveDecision(MoveStep.SLEEP if source.cluster == "up" else None)
-    return MoveDecision(MoveStep.END_SOURCE if source.cluster != "none" else None)
+        return MoveStep.SLEEP if source.cluster == "up" else None
+    return MoveStep.END_SOURCE if source.cluster != "none" else None
 
 
-def _backward(seen: MoveSeen) -> MoveDecision:
+def _backward(seen: MoveSeen) -> MoveStep | None:
     source, target = seen.source, seen.target
     here, there = source.latest, target.latest
     if isinstance(here, ForwardPointer):
         if here.region != target.region:
-            return MoveDecision(
-                None, f"{seen.name} was moved from {source.region} to {here.region}"
-            )
+            raise UsageError(f"{seen.name} was moved from {source.region} to {here.region}")
         if isinstance(there, ForwardPointer) and there.epoch > here.epoch:
-            return MoveDecision(MoveStep.REOPEN)
+            return MoveStep.REOPEN
         if there is not None and not isinstance(there, ForwardPointer) and _trained(seen, here):
-            return MoveDecision(
-                None,
+            raise UsageError(
                 f"{seen.name} has trained in {target.region} since: bring it back with "
-                f"`spotelastic move {seen.name} --region {source.region}`",
+                f"`spotelastic move {seen.name} --region {source.region}`"
             )
-        return MoveDecision(MoveStep.CLOSE_TARGET)
+        return MoveStep.CLOSE_TARGET
     if not seen.begun:
-        return MoveDecision(None, f"there is no move of {seen.name} to undo")
+        raise UsageError(f"there is no move of {seen.name} to undo")
     if there is not None and not isinstance(there, ForwardPointer):
-        return MoveDecision(None, f"{target.region} has a run that did not come from here")
+        raise UsageError(f"{target.region} has a run that did not come from here")
     if target.sleeps and target.cluster == "up":
-        return MoveDecision(MoveStep.TARGET_SLEEPS)
+        return MoveStep.TARGET_SLEEPS
     if target.cluster != "none" and not target.sleeps:
-        return MoveDecision(MoveStep.END_TARGET)
+        return MoveStep.END_TARGET
     if seen.copied and here is not None and here.commit is not None:
-        return MoveDecision(MoveStep.DROP)
+        return MoveStep.DROP
     if source.cluster == "asleep":
-        return MoveDecision(MoveStep.SOURCE_WAKES)
+        return MoveStep.SOURCE_WAKES
     if source.cluster != "up" or source.stopping or not source.state:
-        return MoveDecision(MoveStep.REMAKE)
-    return MoveDecision(MoveStep.RESUME if source.state == "stopped" else None)
+        return MoveStep.REMAKE
+    return MoveStep.RESUME if source.state == "stopped" else None
 
 
 def _trained(seen: MoveSeen, pointer: ForwardPointer) -> bool:

@@ -12,7 +12,7 @@ from spotelastic_checkpoints.commit.latest import LATEST, ForwardPointer, decode
 
 from spotelastic.aws.base import account
 from spotelastic.aws.base.clients import DENIED, Aws, Rejected
-from spotelastic.aws.base.names import MEMBERS, SHARED_NETWORK, Names
+from spotelastic.aws.base.names import SHARED_NETWORK, Names
 from spotelastic.aws.clusters import control_boot, lifecycle, stored_data, teardown
 from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.aws.clusters.stored_data import StoredData
@@ -22,11 +22,10 @@ from spotelastic.aws.compute.quotas import Quotas
 from spotelastic.aws.messaging import log_group
 from spotelastic.aws.messaging.bucket import BucketObjects, clusters_in
 from spotelastic.aws.network import cloudformation, shared_network
-from spotelastic.aws.node import etcd_identity
 from spotelastic.client.config import config_file
 from spotelastic.client.published import summary_of
-from spotelastic.client.targets import everywhere
-from spotelastic.client.targets.asleep import others, sleeps
+from spotelastic.client.targets.asleep import other_regions, sleeps
+from spotelastic.client.targets.cloud_target import CloudTarget
 from spotelastic.client.targets.shown_cluster import ShownCluster
 from spotelastic.cloud.bucket import CHECKPOINTS
 from spotelastic.errors import EnvironmentFailure, OtherVersion, SeveralClusters, UsageError
@@ -35,15 +34,13 @@ from spotelastic.model.progress import ClusterSummary
 
 READERS = 8
 """Clusters that are read at the same time."""
+INCOMPLETE = "{0} is incomplete, and may cost money: `spotelastic down {0}` removes what is left"
 WORTH_TELLING = 0.005
 """Smallest size, in GB, whose cost is worth reporting."""
 
 
-class AccountClusters:
+class AccountClusters(CloudTarget):
     """The clusters of one account and region."""
-
-    costs_money: bool
-    """Whether what is created here is billed."""
 
     def __init__(self, aws: Aws) -> None:
         self.aws = aws
@@ -53,6 +50,14 @@ class AccountClusters:
     def names(self) -> tuple[str, ...]:
         """Return the names of all clusters."""
         return lifecycle.all_names(self.aws)
+
+    def account(self, what: str) -> CloudTarget:
+        """Return this: it is an account."""
+        return self
+
+    def arguments_of(self, name: str) -> str:
+        """Return the arguments by which other commands find the cluster of that name."""
+        return name
 
     def listing(self) -> tuple[ClusterSummary, ...]:
         """Return a summary of every cluster."""
@@ -81,7 +86,7 @@ class AccountClusters:
         if found is None:
             names = self.names()
             if name in names:
-                raise UsageError(self._left_of(name))
+                raise UsageError(INCOMPLETE.format(name))
             others = f"; the clusters are: {', '.join(names)}" if names else ""
             raise UsageError(f"there is no cluster named {name}{others}")
         return found
@@ -99,17 +104,13 @@ class AccountClusters:
         Only its stored objects can be used.
         """
         if name is not None and lifecycle.find(Names(name).cluster, self.aws) is None:
-            gone = self._gone(name)
+            gone = self.left(name)
             if gone is not None:
                 if name in self.names():
-                    note(self._left_of(name))
+                    note(INCOMPLETE.format(name))
                 note(f"{name} is gone: {left}")
                 return gone
         return self.cluster(name)
-
-    def left(self, name: str) -> ClusterRecord | None:
-        """Return a cluster that has ended, by what it has left in its bucket; None if nothing."""
-        return self._gone(name)
 
     def ended(self, since: float) -> tuple[ClusterSummary, ...]:
         """Return a summary of every cluster that is gone and was seen last since then.
@@ -132,7 +133,7 @@ class AccountClusters:
         None if it has left no job, or one that cannot be read.
         """
         try:
-            its = self._gone(name)
+            its = self.left(name)
             found = None if its is None else summary_of(its, is_gone=True)
         except Rejected:
             raise
@@ -143,7 +144,7 @@ class AccountClusters:
             return replace(found, state=f"moved to {pointer.region}")
         return found
 
-    def _gone(self, name: str) -> ClusterRecord | None:
+    def left(self, name: str) -> ClusterRecord | None:
         """Return a cluster that has ended, by its data in the configured or the shared bucket."""
         for bucket in (configured("bucket"), self.bucket):
             job = BucketObjects(self.aws, bucket, name).job() if bucket else None
@@ -155,26 +156,9 @@ class AccountClusters:
         """Return the cluster's bucket: from its stack, the flag, or where its job lies."""
         its = Names(name)
         if not bucket and cloudformation.describe(self.aws, its.stack) is None:
-            gone = self._gone(name)
+            gone = self.left(name)
             bucket = gone.bucket if gone is not None else None
         return teardown.bucket_of(self.aws, its, bucket or "")
-
-    def _left_of(self, name: str) -> str:
-        """Return what is left of a cluster that is incomplete, for people."""
-        its = Names(name)
-        names = (its.workers, its.on_demand, *map(its.control, MEMBERS))
-        found = autoscaling.instances(self.aws, name)
-        counts = {
-            "stack": cloudformation.clusters(self.aws).count(name),
-            "group": len(autoscaling.groups(self.aws, names)),
-            "instance": sum(machine.state != "terminated" for machine in found),
-            "disk": len(etcd_identity.disks(self.aws, name)),
-        }
-        left = [f"{n} {kind}{'s' if n > 1 else ''}" for kind, n in counts.items() if n]
-        return (
-            f"{name} is incomplete; left of it: {', '.join(left) or 'parts that are just ending'}; "
-            f"`spotelastic down {name}` removes it"
-        )
 
     def only_one(self) -> str:
         """Return the name of the only cluster. Raises `UsageError` if there is none, or several."""
@@ -208,11 +192,18 @@ class AccountClusters:
                 )
         return found
 
-    def data_of(self, cluster: ShownCluster) -> tuple[str, str]:
+    def data_of(self, name: str, bucket: str | None = None) -> tuple[str, str]:
         """Return the run whose checkpoints `down` can delete, and their URL."""
-        its = self.cluster(cluster.name)
-        found = self.data(cluster.name, its.bucket)
-        return found.run.cluster, everywhere.and_others(found.url, others(its))
+        found, regions = self.data(name, bucket), self.other_regions(name)
+        url = found.url + (f", and those in {', '.join(regions)}" if regions else "")
+        return found.run.cluster, url
+
+    def other_regions(self, name: str) -> tuple[str, ...]:
+        """Return the other regions in which the job has clusters, as its description names them."""
+        with contextlib.suppress(OtherVersion):
+            its = self.known(name) or self.left(name)
+            return () if its is None else other_regions(its.spec, self.aws.region)
+        return ()
 
     def known_name(self, name: str | None, *, keep_data: bool = True) -> str:
         """Return the name, or that of the only cluster, if there is something to take down."""

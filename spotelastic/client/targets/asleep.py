@@ -3,6 +3,7 @@
 from spotelastic.aws.clusters import asleep
 from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.client.targets.cloud_target import CloudTarget
+from spotelastic.model.job import JobSpec
 
 
 def sleeps(cluster: ClusterRecord) -> bool:
@@ -10,10 +11,10 @@ def sleeps(cluster: ClusterRecord) -> bool:
     return cluster.spec.regions is not None and not asleep.is_awake(cluster.aws, cluster.name)
 
 
-def others(cluster: ClusterRecord) -> tuple[str, ...]:
+def other_regions(job: JobSpec, here: str) -> tuple[str, ...]:
     """Return the other regions in which the job has a cluster, one way or the other."""
-    names = () if cluster.spec.regions is None else cluster.spec.regions.names
-    return tuple(region for region in names if region != cluster.aws.region)
+    names = () if job.regions is None else job.regions.names
+    return tuple(region for region in names if region != here)
 
 
 def awake(home: CloudTarget, cluster: ClusterRecord) -> CloudTarget | None:
@@ -21,7 +22,7 @@ def awake(home: CloudTarget, cluster: ClusterRecord) -> CloudTarget | None:
 
     None while it is moved, when it may be in no region.
     """
-    for region in others(cluster):
+    for region in other_regions(cluster.spec, cluster.aws.region):
         at = home.in_region(region)
         there = at.known(cluster.name)
         if there is not None and not sleeps(there):

@@ -2,9 +2,6 @@
 
 from dataclasses import replace
 
-from spotelastic_checkpoints.storage.object_store import Storage
-from spotelastic_checkpoints.storage.open import open_storage
-
 from spotelastic.aws.artifacts.boot_artifacts import ETCD
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.clusters import control_boot, fault_injection, lifecycle
@@ -12,7 +9,7 @@ from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.aws.compute import autoscaling
 from spotelastic.aws.compute.estimate import AS_OF
 from spotelastic.aws.planning.plan import ClusterSpec
-from spotelastic.client.interruptions.interrupt import InterruptionRequest
+from spotelastic.client.interrupt import InterruptionRequest
 from spotelastic.client.progress import Say
 from spotelastic.client.targets import everywhere
 from spotelastic.client.targets.account import AccountClusters
@@ -20,7 +17,6 @@ from spotelastic.errors import UsageError
 from spotelastic.local.drill import FaultInjector
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import AccountDemands
-from spotelastic.model.progress import NodeStatus
 
 READ_TIMEOUT = 10.0
 """Seconds that a command waits for one answer."""
@@ -54,16 +50,6 @@ class AwsTarget(AccountClusters):
     def arguments_of(self, name: str) -> str:
         return name + (f" --region {self._region}" if self._region else "")
 
-    def storage(self, url: str) -> Storage:
-        return open_storage(url)
-
-    def account(self, what: str) -> "AwsTarget":
-        return self
-
-    def check(self) -> None: ...
-
-    def check_room(self, nodes: int, workers: int) -> None: ...
-
     def check_kind(self, what: InterruptionRequest) -> None:
         is_notice = what.warns and what.kind is InterruptionKind.SPOT_INTERRUPTION
         if is_notice and what.seconds != fault_injection.WARNING:
@@ -72,27 +58,12 @@ class AwsTarget(AccountClusters):
                 "(or none: --kind loss)"
             )
 
-    def check_sessions(self, node: NodeStatus) -> None: ...
-
     def fitted(self, spec: ClusterSpec) -> ClusterSpec:
         proven = control_boot.has_worked(self.aws, spec.bucket or self.bucket)
         return replace(spec, etcd=ETCD, proven=proven)
 
     def create(self, spec: ClusterSpec, say: Say, *, new: bool) -> ClusterRecord:
         return lifecycle.create(spec, say, self.aws)
-
-    def owns(self, name: str) -> bool:
-        return False
-
-    def keep(self, name: str) -> None: ...
-
-    def leave(self, say: Say) -> bool:
-        return False
-
-    def hold(self) -> None: ...
-
-    def finish(self, name: str, say: Say) -> None:
-        self.down(name, say)
 
     def down(
         self, name: str | None, say: Say, *, keep_data: bool = True, bucket: str | None = None

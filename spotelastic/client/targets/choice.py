@@ -41,29 +41,33 @@ peers' collectives fail at once, and EC2 says within seconds that the instance e
 
 
 class CloudChoice(Protocol):
-    """AWS or the local cloud, as the choice of a job."""
+    """AWS, the local cloud or Kubernetes, as the choice of a job."""
 
-    @property
-    def workers(self) -> int:
-        """Workers on each node, where the job names no number; 0: one per GPU."""
+    workers: int = 1
+    """Workers on each node, where the job names no number; 0: one per GPU."""
 
     def check_system(self) -> None:
         """Raise `EnvironmentFailure` where this cloud cannot be used from this machine's system."""
+        systems.refuse_windows()
 
     def check(self, config: JobConfig) -> None:
         """Raise `UsageError` for what this cloud does not do."""
 
     def check_machine(self, config: JobConfig) -> None:
         """Raise an error if this machine lacks what the cloud needs."""
+        return
 
     def fitted(self, settings: Settings) -> Settings:
         """Return the settings as this cloud needs them."""
+        return replace(settings, lease=AWS_LEASE, seen_within=AWS_SEEN_WITHIN)
 
     def applicable(self, config: JobConfig) -> JobConfig:
         """Return the job without what has no effect here, which a file for both may name."""
+        return config
 
     def has_account(self) -> bool:
         """Whether there is an account, without which only list prices are known."""
+        return True
 
     def enter(self, config: JobConfig, say: Say) -> CloudTarget:
         """Return the account in which the cluster is to be."""
@@ -76,13 +80,10 @@ def chosen(config: JobConfig) -> CloudChoice:
     return LocalChoice() if config.local else AwsChoice()
 
 
-class AwsChoice:
+class AwsChoice(CloudChoice):
     """A job on AWS."""
 
     workers = 0
-
-    def check_system(self) -> None:
-        systems.refuse_windows()
 
     def check(self, config: JobConfig) -> None:
         if config.drill:
@@ -93,14 +94,6 @@ class AwsChoice:
                 "(also as region in spotelastic.toml): give one of the two"
             )
 
-    def check_machine(self, config: JobConfig) -> None: ...
-
-    def fitted(self, settings: Settings) -> Settings:
-        return replace(settings, lease=AWS_LEASE, seen_within=AWS_SEEN_WITHIN)
-
-    def applicable(self, config: JobConfig) -> JobConfig:
-        return config
-
     def has_account(self) -> bool:
         return find.aws_is_configured()
 
@@ -108,10 +101,8 @@ class AwsChoice:
         return find.in_region(config.region)
 
 
-class LocalChoice:
+class LocalChoice(CloudChoice):
     """A job on this machine. Its nodes are processes without GPUs."""
-
-    workers = 1
 
     def check_system(self) -> None:
         systems.require_linux("--local")
@@ -151,9 +142,6 @@ class LocalChoice:
         kept = ("vpc", "subnets", "tag")
         return replace(_without_account(config, kept), regions=regions)
 
-    def has_account(self) -> bool:
-        return True
-
     def enter(self, config: JobConfig, say: Say) -> CloudTarget:
         """Use the running local cloud, or start one."""
         return LocalTarget.join(say)
@@ -161,7 +149,7 @@ class LocalChoice:
 
 REFUSED = {
     "local": "pods do not run in the local cloud: remove --local",
-    "drill": "interrupt pods with `spotelastic interrupt --plan`, or with kubectl: remove --drill",
+    "drill": "interrupt pods with `spotelastic interrupt any`, or with kubectl: remove --drill",
     "notify": "notifications are sent for clusters on AWS alone: remove --notify",
     "notify_digest": "notifications are sent for clusters on AWS alone: remove --notify-digest",
     "max_price": "the prices of a Kubernetes cluster's machines are not known: remove --max-price",
@@ -184,13 +172,8 @@ def _without_account(config: JobConfig, kept: Collection[str] = ()) -> JobConfig
     return replace(config, **{each.name: each.default for each in its if each.name not in kept})
 
 
-class KubeChoice:
+class KubeChoice(CloudChoice):
     """A job on Kubernetes. Its nodes are pods."""
-
-    workers = 1
-
-    def check_system(self) -> None:
-        systems.refuse_windows()
 
     def check(self, config: JobConfig) -> None:
         for name, why in REFUSED.items():
@@ -208,20 +191,12 @@ class KubeChoice:
                 "spotelastic: --image REGISTRY/train:1"
             )
 
-    def check_machine(self, config: JobConfig) -> None: ...
-
-    def fitted(self, settings: Settings) -> Settings:
-        return replace(settings, lease=AWS_LEASE, seen_within=AWS_SEEN_WITHIN)
-
     def applicable(self, config: JobConfig) -> JobConfig:
         """Return the job without what concerns an AWS account alone."""
         return replace(
             _without_account(config), region=None, regions=(), read=(), write=(), disk=None,
             control=None, control_type=None,
         )  # fmt: skip
-
-    def has_account(self) -> bool:
-        return True
 
     def enter(self, config: JobConfig, say: Say) -> CloudTarget:
         raise UsageError("--kube: a namespace is no account")

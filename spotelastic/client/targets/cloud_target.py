@@ -2,18 +2,18 @@
 
 There are AWS (aws_target.py), the local cloud on this machine (local_target.py), and, for clusters
 that exist, a namespace on Kubernetes (kube_target.py). Whatever differs between them is a method
-here, so that no caller asks which one it has.
+here, so that no caller asks which one it has. What most of them have in common is here, too.
 """
 
 from typing import Protocol
 
 from spotelastic_checkpoints.storage.object_store import Storage
+from spotelastic_checkpoints.storage.open import open_storage
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.clusters.lifecycle import ClusterRecord
-from spotelastic.aws.clusters.stored_data import StoredData
 from spotelastic.aws.planning.plan import ClusterSpec
-from spotelastic.client.interruptions.interrupt import InterruptionRequest
+from spotelastic.client.interrupt import InterruptionRequest
 from spotelastic.client.progress import Say
 from spotelastic.client.targets.shown_cluster import ShownCluster
 from spotelastic.errors import EnvironmentFailure
@@ -42,6 +42,7 @@ class ClusterTarget(Protocol):
 
         `since` is in epoch seconds. Clusters in the listing are left out.
         """
+        return ()
 
     def known(self, name: str) -> ShownCluster | None:
         """Return the cluster of that name, or None."""
@@ -56,6 +57,7 @@ class ClusterTarget(Protocol):
 
     def storage(self, url: str) -> Storage:
         """Open the storage at a URL of a bucket."""
+        return open_storage(url)
 
     def account(self, what: str) -> "CloudTarget":
         """Return the account that this is. Raises `UsageError` if it is none; `what` needs one."""
@@ -73,15 +75,19 @@ class ClusterTarget(Protocol):
 
     def check(self) -> None:
         """Raise `CloudEnded` if the cloud is no longer there."""
+        return
 
     def check_room(self, nodes: int, workers: int) -> None:
         """Raise `EnvironmentFailure` if so many nodes do not fit where they would run."""
+        return
 
     def check_spot(self, name: str, node: str) -> None:
         """Raise `UsageError` for a node of the cluster that is never given a notice."""
+        return
 
     def check_kind(self, what: InterruptionRequest) -> None:
         """Raise `UsageError` for an interruption that this cloud can cause of no node at all."""
+        return
 
     def control_failure(self, name: str, waited: float) -> str:
         """Return why the control nodes of a new cluster will not come.
@@ -89,39 +95,47 @@ class ClusterTarget(Protocol):
         Empty while they may still come, and where nobody knows. `waited`: seconds since they were
         asked for.
         """
+        return ""
 
     def note_worked(self, cluster: ShownCluster) -> None:
         """Note that a new cluster works here, so that the next one need not be as careful."""
+        return
 
     def allow(self, spec: JobSpec, nodes: int, say: Say) -> None:
         """Let the cluster of that job have so many nodes. Raises `UsageError` if it may not."""
+        return
 
     # -- how a cluster ends ----------------------------------------------------------------------
 
     def owns(self, name: str) -> bool:
         """Whether the cluster ends with those who use it, of whom this process is one."""
+        return False
 
     def keep(self, name: str) -> None:
         """Declare that the cluster outlives those who use it."""
+        return
 
     def leave(self, say: Say) -> bool:
         """End this process's use of the cloud; return whether the cluster ends with it.
 
         What is not in use any more ends; on AWS, that is nothing.
         """
+        return False
 
     def finish(self, name: str, say: Say) -> None:
         """End a cluster whose job is over, unless somebody else in this cloud still uses it."""
+        self.down(name, say)
 
     def down(
         self, name: str | None, say: Say, *, keep_data: bool = True, bucket: str | None = None
     ) -> None:
         """Take a cluster down, whoever uses it; without a name the only one there is."""
 
-    def data_of(self, cluster: ShownCluster) -> tuple[str, str]:
+    def data_of(self, name: str, bucket: str | None = None) -> tuple[str, str]:
         """Return the run whose checkpoints `down` can delete, and their URL.
 
-        Raises `UsageError` where it cannot.
+        `bucket` is for a cluster that is gone and used another one than `up` in this folder. Raises
+        `UsageError` where it cannot.
         """
 
     def remove_network(self, say: Say) -> None:
@@ -168,8 +182,8 @@ class CloudTarget(ClusterTarget, Protocol):
     def in_region(self, region: str) -> "CloudTarget":
         """Return the same account in another region."""
 
-    def data(self, name: str, bucket: str | None = None) -> StoredData:
-        """Return what the cluster of that name has stored."""
+    def other_regions(self, name: str) -> tuple[str, ...]:
+        """Return the other regions in which the job has clusters, as its description names them."""
 
     # -- what is said of it ----------------------------------------------------------------------
 
@@ -186,6 +200,7 @@ class CloudTarget(ClusterTarget, Protocol):
 
     def check_sessions(self, node: NodeStatus) -> None:
         """Raise `UsageError` if no session can be opened on a node."""
+        return
 
     # -- how a cluster begins --------------------------------------------------------------------
 
@@ -197,6 +212,7 @@ class CloudTarget(ClusterTarget, Protocol):
 
     def hold(self) -> None:
         """Use the cloud until this process ends, if it does not leave before."""
+        return
 
     def delete(self, name: str, say: Say, *, keep_data: bool, bucket: str | None) -> None:
         """Take a cluster down in this region alone, piece by piece, and tell what stays stored."""

@@ -5,7 +5,6 @@ in one region is told, and the others go on. The same command again finishes it:
 the job, which names the regions, goes last.
 """
 
-from collections.abc import Sequence
 from contextlib import suppress
 
 from spotelastic.aws.base.names import Names
@@ -13,10 +12,9 @@ from spotelastic.aws.clusters import stored_data, teardown
 from spotelastic.aws.messaging import log_group
 from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.client.progress import Say
-from spotelastic.client.targets.asleep import others
 from spotelastic.client.targets.cloud_target import CloudTarget
 from spotelastic.cloud.bucket import STOPPING
-from spotelastic.errors import EnvironmentFailure, OtherVersion, SpotelasticError, UsageError
+from spotelastic.errors import EnvironmentFailure, SpotelasticError, UsageError
 
 
 def delete(
@@ -27,7 +25,7 @@ def delete(
     Raises `EnvironmentFailure` if something is left in a region.
     """
     name = home.only_one() if name is None else name
-    away = [home.in_region(region) for region in regions_of(home, name)]
+    away = [home.in_region(region) for region in home.other_regions(name)]
     if not away:
         home.delete(name, say, keep_data=keep_data, bucket=bucket)
         return
@@ -46,19 +44,6 @@ def delete(
     for at in () if keep_data else (*away, home):
         log_group.delete(at.aws, Names(name))
         stored_data.delete(stored_data.of(at.aws, at.bucket, name), say)
-
-
-def regions_of(home: CloudTarget, name: str) -> tuple[str, ...]:
-    """Return the other regions in which the job has clusters, as its description names them."""
-    with suppress(OtherVersion):
-        its = home.known(name) or home.left(name)
-        return () if its is None else others(its)
-    return ()
-
-
-def and_others(url: str, regions: Sequence[str]) -> str:
-    """Return the URL of the checkpoints, with the other regions that have some."""
-    return url + (f", and those in {', '.join(regions)}" if regions else "")
 
 
 def _has_parts(at: CloudTarget, name: str) -> bool:

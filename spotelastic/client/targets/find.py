@@ -7,19 +7,16 @@ from spotelastic import systems
 from spotelastic.aws.base.clients import Aws, has_credentials
 from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.client.progress import Say
-from spotelastic.client.targets import local_data
 from spotelastic.client.targets.account import configured, forward_pointer
 from spotelastic.client.targets.asleep import awake, sleeps
 from spotelastic.client.targets.aws_target import ATTEMPTS, READ_TIMEOUT, AwsTarget
 from spotelastic.client.targets.cloud_target import CloudTarget, ClusterTarget
 from spotelastic.client.targets.kube_target import KubePlace, KubeTarget
 from spotelastic.client.targets.left_target import LeftTarget
-from spotelastic.client.targets.local_data import KeptCluster
 from spotelastic.client.targets.local_target import LocalTarget
 from spotelastic.client.targets.shown_cluster import ShownCluster
 from spotelastic.errors import UsageError
 from spotelastic.local import cloud
-from spotelastic.local.base.kept_logs import KeptOutput
 
 LAST_REPORT = "this is its last report"
 Place = bool | KubePlace | None
@@ -181,7 +178,7 @@ def found(
     name. Raises `UsageError` if there is none.
     """
     here = left_target(name, where) if gone and name is not None else None
-    if here is not None and (where or not aws_is_configured()):
+    if here is not None and is_meant(where):
         return here, here.cluster_or_gone(name, note, left)
     try:
         return located(find(where, region, note), name, note, gone=gone, left=left)
@@ -189,6 +186,11 @@ def found(
         if here is None or region is not None:
             raise
         return here, here.cluster_or_gone(name, note, left)
+
+
+def is_meant(where: Place) -> bool:
+    """Whether a command means what is left on this machine before it asks AWS."""
+    return bool(where) or not aws_is_configured()
 
 
 def left_target(name: str, where: Place) -> LeftTarget | None:
@@ -209,37 +211,6 @@ def moved_to(home: CloudTarget, cluster: ShownCluster) -> CloudTarget | None:
     at = home.in_region(pointer.region)
     there = at.known(cluster.name)
     return at if there is not None and there.objects.status() is not None else None
-
-
-def left_here(name: str, where: Place) -> KeptCluster | None:
-    """Return what a local cluster has left on this machine, while no local cloud runs.
-
-    None if it left nothing, or if `where` means another place, as for `find`.
-    """
-    if where is False or isinstance(where, KubePlace) or cloud.find() is not None:
-        return None
-    if where is None and aws_is_configured():
-        return None
-    return local_data.find(name)
-
-
-def output_left_here(name: str, where: Place) -> KeptOutput | None:
-    """Return what the workers of a local cluster have written, while no local cloud runs.
-
-    None if there is nothing, or if `where` means another place, as for `find`. If no other place
-    is configured, nothing raises `UsageError`.
-    """
-    if where is False or isinstance(where, KubePlace) or cloud.find() is not None:
-        return None
-    if where is None and aws_is_configured():
-        return None
-    found = local_data.output(name)
-    if found.streams():
-        return found
-    raise UsageError(
-        f"there are no logs of a local cluster named {name}, and no local cloud is running: "
-        "start one with `spotelastic up --local --detach SCRIPT`, or add --aws"
-    )
 
 
 def in_region(region: str | None) -> AwsTarget:

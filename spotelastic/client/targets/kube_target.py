@@ -2,17 +2,13 @@
 
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from spotelastic_checkpoints.storage.object_store import Storage
-from spotelastic_checkpoints.storage.open import open_storage
-
-from spotelastic.client.interruptions.interrupt import InterruptionRequest
+from spotelastic.client.interrupt import InterruptionRequest
 from spotelastic.client.kubernetes import take_down
 from spotelastic.client.kubernetes.kube_cluster import KubeCluster, root
 from spotelastic.client.progress import Say
 from spotelastic.client.published import status_of, summary_of
-from spotelastic.client.targets.shown_cluster import ShownCluster
+from spotelastic.client.targets.cloud_target import CloudTarget, ClusterTarget
 from spotelastic.clock import steady
 from spotelastic.errors import (
     EnvironmentFailure,
@@ -29,11 +25,8 @@ from spotelastic.kubernetes.provider.api_client import KubeApi
 from spotelastic.kubernetes.provider.config_map_objects import ConfigMapObjects
 from spotelastic.kubernetes.provider.kube_names import CLUSTER, PART
 from spotelastic.model.interruption_kind import InterruptionKind
-from spotelastic.model.job import ENDED, AccountDemands, JobSpec
+from spotelastic.model.job import ENDED, AccountDemands
 from spotelastic.model.progress import ClusterSummary
-
-if TYPE_CHECKING:
-    from spotelastic.client.targets.cloud_target import CloudTarget
 
 GONE_WITHIN = 600.0
 """Seconds within which all of a cluster is gone; pods have their grace."""
@@ -52,7 +45,7 @@ class KubePlace:
     """None: that of the context."""
 
 
-class KubeTarget:
+class KubeTarget(ClusterTarget):
     """The clusters in one namespace."""
 
     def __init__(self, place: KubePlace, api: KubeApi | None = None) -> None:
@@ -78,10 +71,6 @@ class KubeTarget:
         if left is None:
             return ClusterSummary(name, "gone")
         return summary_of(left, is_gone=root(self.api, name) is None)
-
-    def ended(self, since: float) -> tuple[ClusterSummary, ...]:
-        """Return nothing: clusters that are gone are listed until `down` removes what is left."""
-        return ()
 
     def known(self, name: str) -> KubeCluster | None:
         """Return the cluster of that name, or None."""
@@ -135,11 +124,7 @@ class KubeTarget:
             )
         return names[0]
 
-    def storage(self, url: str) -> Storage:
-        """Open the storage at a URL."""
-        return open_storage(url)
-
-    def account(self, what: str) -> "CloudTarget":
+    def account(self, what: str) -> CloudTarget:
         """Raise `UsageError`: a namespace is no account."""
         raise UsageError(f"{what} is for clusters on AWS: use kubectl for the pods of this one")
 
@@ -165,21 +150,8 @@ class KubeTarget:
 
     # -- what is checked -------------------------------------------------------------------------
 
-    def check(self) -> None:
-        """Do nothing: the cluster does not end with its users."""
-
-    def control_failure(self, name: str, waited: float) -> str:
-        """Return nothing: nobody knows."""
-        return ""
-
-    def note_worked(self, cluster: ShownCluster) -> None:
-        """Note nothing."""
-
     def check_room(self, nodes: int, workers: int) -> None:
         """Do nothing: pods wait for machines that there are not yet."""
-
-    def check_spot(self, name: str, node: str) -> None:
-        """Do nothing: every pod may be evicted."""
 
     def check_kind(self, what: InterruptionRequest) -> None:
         """Raise `UsageError` for what a pod cannot meet."""
@@ -189,25 +161,7 @@ class KubeTarget:
                 "or loss"
             )
 
-    def allow(self, spec: JobSpec, nodes: int, say: Say) -> None:
-        """Do nothing: groups have no limits of their own."""
-
     # -- how a cluster ends ----------------------------------------------------------------------
-
-    def owns(self, name: str) -> bool:
-        """Return False: a cluster outlives the command."""
-        return False
-
-    def keep(self, name: str) -> None:
-        """Do nothing: a cluster outlives the command."""
-
-    def leave(self, say: Say) -> bool:
-        """Return False: a cluster outlives the command."""
-        return False
-
-    def finish(self, name: str, say: Say) -> None:
-        """End a cluster whose job is over."""
-        self.down(name, say)
 
     def down(
         self, name: str | None, say: Say, *, keep_data: bool = True, bucket: str | None = None
@@ -257,10 +211,10 @@ class KubeTarget:
                 take_down.hold(self.api, name, held=False)
             threading.Event().wait(LOOK)
 
-    def data_of(self, cluster: ShownCluster) -> tuple[str, str]:
+    def data_of(self, name: str, bucket: str | None = None) -> tuple[str, str]:
         """Raise `UsageError`: the storage may be anywhere."""
         raise UsageError(
-            f"--delete-data: checkpoints of clusters on Kubernetes are in {cluster.spec.storage}: "
+            f"--delete-data: checkpoints of clusters on Kubernetes are in {self._left_of(name)}: "
             "delete them with `spotelastic ckpt rm`, or there"
         )
 

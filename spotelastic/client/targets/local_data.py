@@ -1,41 +1,108 @@
-"""Finds, describes and deletes checkpoints of the local cloud, as folders on this machine.
+"""What local clusters have left on this machine: read, told of, and deleted.
 
-Works while no local cloud runs, too.
+The objects of the local cloud's buckets are files, which outlive it. Nothing is written there but
+by `delete`.
 """
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, NoReturn
 
 import msgspec
 from spotelastic_checkpoints.commit.latest import LATEST, ForwardPointer, decoded
-from spotelastic_checkpoints.decoders import from_json
 
-from spotelastic.cloud.bucket import CHECKPOINTS, JOB
+from spotelastic.client.progress import Say
+from spotelastic.cloud.bucket import CHECKPOINTS, JOB, STATUS, ClusterBucket
 from spotelastic.errors import UsageError
 from spotelastic.local import cloud
 from spotelastic.local.base import kept_objects
 from spotelastic.local.base.kept_logs import KeptLogs, KeptOutput
 from spotelastic.model.counting import size
 from spotelastic.model.job import JobSpec
-
-Say = Callable[[str], None]
+from spotelastic.model.requests.command import Command
 
 
 @dataclass(frozen=True, slots=True)
-class KeptCluster:
-    """The stored data of a local cluster, which may be gone."""
+class KeptObjects(ClusterBucket):
+    """The objects that a cluster has left in the folder of a bucket. They can only be read."""
 
-    cluster: str
+    is_left = True
     bucket: Path
-    run: str
+    cluster: str
+
+    def url(self, name: str) -> str:
+        """Return the path of the object's file."""
+        return str(self._path(name))
+
+    def read(self, name: str) -> tuple[bytes, str] | None:
+        """Return an object, and when it was written."""
+        path = self._path(name)
+        try:
+            return path.read_bytes(), str(path.stat().st_mtime_ns)
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            return None
+
+    def names(self, prefix: str) -> tuple[str, ...]:
+        """Return the names of all objects with this prefix, in order."""
+        its = self._path("")
+        files = (path for path in its.rglob("*") if path.is_file())
+        found = (kept_objects.key_of(path.relative_to(its)) for path in files)
+        return tuple(sorted(name for name in found if name.startswith(prefix)))
+
+    def has(self, name: str) -> bool:
+        """Whether the object exists."""
+        return self._path(name).is_file()
+
+    def put(self, name: str, data: bytes | IO[bytes]) -> None:
+        """Raise `UsageError`."""
+        refuse(self.cluster)
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Raise `UsageError`."""
+        refuse(self.cluster)
+
+    def replace(self, name: str, data: bytes, version: str) -> bool:
+        """Raise `UsageError`."""
+        refuse(self.cluster)
+
+    def delete(self, name: str) -> None:
+        """Raise `UsageError`."""
+        refuse(self.cluster)
+
+    def _path(self, name: str) -> Path:
+        its = self.bucket / kept_objects.path_of(self.cluster)
+        return its / kept_objects.path_of(name) if name else its
+
+
+@dataclass(frozen=True, slots=True)
+class LeftCluster:
+    """A local cluster that is gone, by what it has left."""
+
+    objects: KeptObjects
+    spec: JobSpec
+
+    @property
+    def name(self) -> str:
+        """The cluster's name."""
+        return self.objects.cluster
+
+    @property
+    def output(self) -> KeptOutput:
+        """What its workers have written."""
+        return output(self.name)
+
+    @property
+    def run(self) -> str:
+        """The run whose checkpoints are its own."""
+        return self.spec.run or self.name
 
     @property
     def folder(self) -> Path:
         """The folder of the run's checkpoints."""
-        return self.bucket / kept_objects.path_of(self.run) / CHECKPOINTS.rstrip("/")
+        return self.objects.bucket / kept_objects.path_of(self.run) / CHECKPOINTS.rstrip("/")
 
     @property
     def step(self) -> int | None:
@@ -53,6 +120,46 @@ class KeptCluster:
             for folder, _, files in os.walk(self.folder)
             for file in files
         )
+
+    def is_there(self) -> bool:
+        """Return False."""
+        return False
+
+    def send(self, command: Command) -> None:
+        """Raise `UsageError`."""
+        refuse(self.name)
+
+    def change(self, how: Callable[[JobSpec], JobSpec], archive: bytes = b"") -> JobSpec:
+        """Raise `UsageError`."""
+        refuse(self.name)
+
+
+def left_cluster(name: str) -> LeftCluster | None:
+    """Return what the local cluster of that name has left; None if it has left no job.
+
+    One that was moved has left a job in the bucket of each region: the newest status counts.
+    """
+    places = [KeptObjects(bucket, name) for bucket in buckets()]
+    places = [place for place in places if place.has(JOB)]
+    newest = max(places, key=written_at, default=None)
+    spec = None if newest is None else newest.job()
+    return None if newest is None or spec is None else LeftCluster(newest, spec)
+
+
+def buckets() -> Iterator[Path]:
+    return (cloud.buckets() / each for each in kept_objects.names(cloud.buckets()))
+
+
+def written_at(place: KeptObjects) -> int:
+    found = place.read(STATUS) or place.read(JOB)
+    return 0 if found is None else int(found[1])
+
+
+def refuse(name: str) -> NoReturn:
+    raise UsageError(
+        f"{name} is gone, and no local cloud is running: the same `spotelastic up --local` starts "
+        "it again, from its newest checkpoint"
+    )
 
 
 def committed(latest: bytes) -> int | None:
@@ -74,26 +181,9 @@ def output(cluster: str) -> KeptOutput:
     return KeptOutput(KeptLogs(cloud.logs()), cluster)
 
 
-def find(cluster: str) -> KeptCluster | None:
-    """Return the data of the cluster of that name; None if it left none."""
-    for name in kept_objects.names(cloud.buckets()):
-        bucket = cloud.buckets() / name
-        folder = bucket / kept_objects.path_of(cluster)
-        if folder.is_dir():
-            return KeptCluster(cluster, bucket, _run(folder) or cluster)
-    return None
-
-
-def _run(folder: Path) -> str | None:
-    try:
-        return from_json((folder / JOB).read_bytes(), JobSpec).run
-    except (OSError, msgspec.DecodeError):
-        return None
-
-
 def tell(cluster: str, say: Say) -> None:
     """Tell where the checkpoints are and what can be done with them."""
-    found = find(cluster)
+    found = left_cluster(cluster)
     if output(cluster).streams():
         say(f"`spotelastic logs {cluster} --local` prints its output")
     if found is None or found.step is None:
@@ -106,26 +196,26 @@ def tell(cluster: str, say: Say) -> None:
     )
 
 
-def tell_gone(found: KeptCluster, say: Say) -> None:
+def tell_gone(found: LeftCluster, say: Say) -> None:
     """Tell that a cluster is gone, what it has left, and what deletes that."""
-    say(f"{found.cluster} is gone")
-    tell(found.cluster, say)
+    say(f"{found.name} is gone")
+    tell(found.name, say)
     if found.step is None:
         say(
-            f"it has left no checkpoint; `spotelastic down {found.cluster} --local --delete-data` "
+            f"it has left no checkpoint; `spotelastic down {found.name} --local --delete-data` "
             "deletes what else it has left"
         )
 
 
-def delete(found: KeptCluster, say: Say) -> None:
+def delete(found: LeftCluster, say: Say) -> None:
     """Delete the data while no local cloud runs. Raises `UsageError` if one has just started."""
     with cloud.alone():
         if cloud.find() is not None:
             raise UsageError("a local cloud has just started: run this again")
         its = (
             found.folder,
-            found.bucket / kept_objects.path_of(found.cluster),
-            cloud.logs() / found.cluster,
+            found.objects.bucket / kept_objects.path_of(found.name),
+            cloud.logs() / found.name,
         )
         for folder in its:
             if folder.is_dir():

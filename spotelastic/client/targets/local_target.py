@@ -23,7 +23,7 @@ from spotelastic.aws.clusters import lifecycle
 from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.aws.compute import autoscaling
 from spotelastic.aws.planning.plan import ClusterSpec
-from spotelastic.client.interruptions.interrupt import InterruptionRequest
+from spotelastic.client.interrupt import InterruptionRequest
 from spotelastic.client.progress import Say
 from spotelastic.client.targets import everywhere, local_data
 from spotelastic.client.targets.account import AccountClusters
@@ -93,9 +93,6 @@ class LocalTarget(AccountClusters):
     def about_prices(self, date: str) -> str:
         return EMULATED
 
-    def arguments_of(self, name: str) -> str:
-        return name
-
     def storage(self, url: str) -> Storage:
         from spotelastic_checkpoints.storage.s3.access import S3Access
         from spotelastic_checkpoints.storage.s3.s3_storage import S3Storage
@@ -109,17 +106,12 @@ class LocalTarget(AccountClusters):
         }
         return S3Storage(url, access=S3Access(config))
 
-    def account(self, what: str) -> "LocalTarget":
-        return self
-
     def check(self) -> None:
         if cloud.find() != self._info:
             raise CloudEnded(GONE)
 
     def check_room(self, nodes: int, workers: int) -> None:
         validation.room(nodes, workers, folder=Path(tempfile.gettempdir()))
-
-    def check_kind(self, what: InterruptionRequest) -> None: ...
 
     def check_sessions(self, node: NodeStatus) -> None:
         raise UsageError(

@@ -13,7 +13,7 @@ from spotelastic.cli.app import app
 from spotelastic.cli.render import tables
 from spotelastic.cli.render.progress_view import EVERY, Plain
 from spotelastic.client.cluster import Cluster
-from spotelastic.client.interruptions.interrupt import CausedInterruption
+from spotelastic.client.interrupt import CausedInterruption
 from spotelastic.client.targets import find
 from spotelastic.client.targets.aws_target import AwsTarget
 from spotelastic.errors import UsageError
@@ -413,18 +413,15 @@ def test_prices_have_digits_that_tell_something(amount: float, told: str) -> Non
 @pytest.mark.parametrize(
     "command",
     [
-        "dump web",
         "interrupt web",
         "shell web",
         "shell web --forward 80",
-        "interrupt --plan drill.json",
     ],
 )
 def test_of_several_clusters_one_is_named_by_the_option_that_names_it(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("drill.json").write_text('[{"step": 1}]')
     monkeypatch.setattr(AwsTarget, "names", lambda place: ("hang", "web"))
     monkeypatch.setattr(find, "account", lambda *_: AwsTarget(Aws("us-east-1")))
     for line, told in (

@@ -1,29 +1,20 @@
-"""The commands of `spotelastic --help`, the pages of `up --help`, and names of commands that go."""
+"""The commands of `spotelastic --help`, and the pages of `up --help`."""
 
-import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import typer
-from support.clusters.published_cluster import STATUS
 
-from spotelastic.aws.security import sessions
 from spotelastic.cli.app import app
 from spotelastic.cli.main import main
 from spotelastic.cli.options.help_pages import FIRST, SUBJECTS
-from spotelastic.client.cluster import Cluster
-from spotelastic.client.interruptions import drill_plan, drill_recovery
-from spotelastic.client.targets import find
 
 WIDTH = 80
 FLAG = "--[a-z][a-z-]*[a-z]"
-FORMER = {"cost", "drill", "forward"}
-REMOVED = {"new-script", "notify", "fetch"}
-"""Never in a release."""
+REMOVED = {"new-script", "notify", "fetch", "cost", "drill", "forward"}
 
 
 @pytest.fixture(autouse=True)
@@ -71,9 +62,9 @@ def test_the_first_help_lists_few_commands_by_what_people_do(typed: Any) -> None
     listed = [name for _, text in panels[1:] for name in re.findall(r"^│ (\w+) ", text, re.M)]
     assert len(panels) == 7
     assert len(listed) == len(set(listed)) <= 24
-    assert not {*listed} & (FORMER | REMOVED)
+    assert not {*listed} & REMOVED
     hidden = {name for name, each in commands().items() if each.hidden}
-    assert hidden == FORMER | {"boot"}
+    assert hidden == {"boot"}
 
 
 def test_the_help_of_every_command_fits(typed: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -132,68 +123,9 @@ def test_an_option_of_another_page_is_taken_as_before(typed: Any, tmp_path: Path
     assert "did you mean --subnets" in typed("up --subnet a train.py")[2]
 
 
-PLAN = '[{"after": "1s", "kind": "loss"}]'
-SAME = {
-    "drill quokka --plan plan.json": "interrupt --plan plan.json --name quokka",
-    "drill --plan plan.json --seed 3 --no-wait": "interrupt --plan plan.json --seed 3 --no-wait",
-    "drill quokka --plan plan.json --json": "interrupt --plan plan.json --name quokka --json",
-    "drill --plan none.json": "interrupt --plan none.json",
-    "forward i-1 6006": "shell i-1 --forward 6006",
-    "forward i-1 6006 --to 16006 --name quokka": (
-        "shell i-1 --forward 6006 --to 16006 --name quokka"
-    ),
-    "forward i-none 6006": "shell i-none --forward 6006",
-}
-
-
-@pytest.mark.parametrize("former", SAME)
-def test_a_former_name_does_the_same_and_says_once_what_takes_its_place(
-    former: str, typed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("plan.json").write_text(PLAN)
-    done: list[Any] = []
-    target = SimpleNamespace(aws="aws", check_sessions=lambda node: done.append(node.id))
-    target.account = lambda what: target
-    record = SimpleNamespace(name="quokka", spec=SimpleNamespace(cluster="quokka"))
-
-    def found(name: str | None, *more: object, **kinds: object) -> tuple[Any, Any]:
-        done.append((name or "quokka", more[:2]))
-        return target, record
-
-    def drilled(*given: Any) -> tuple[()]:
-        done.append(given[2:4])
-        given[4]("is taken away")
-        return ()
-
-    def becomes(program: str, words: list[str]) -> None:
-        done.append(words)
-        raise SystemExit(7)
-
-    monkeypatch.setattr(find, "found", found)
-    monkeypatch.setattr(drill_plan, "run", drilled)
-    monkeypatch.setattr(drill_recovery, "wait", lambda *given: done.append("waited"))
-    monkeypatch.setattr(Cluster, "status", lambda _: STATUS)
-    monkeypatch.setattr(sessions, "forward", lambda *given: ["plugin", *map(str, given)])
-    monkeypatch.setattr(os, "execv", becomes)
-    node = STATUS.nodes[0].id
-    code, out, err = typed(former.replace("i-1", node))
-    before, note = done.copy(), err.partition("\n")[0]
-    done.clear()
-    assert typed(SAME[former].replace("i-1", node)) == (code, out, err.partition("\n")[2])
-    assert done == before
-    name = former.partition(" ")[0]
-    assert note.startswith(f"note: `spotelastic {name}` is now `spotelastic ")
-    assert SAME[former].partition(" ")[0] in note
-    assert (code == 0) == ("none" not in former and name == "drill")
-
-
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("interrupt", "name a node, or give --plan FILE"),
-        ("interrupt i-1 --plan plan.json", "leave NODE, --in and --kind out"),
-        ("interrupt --plan plan.json --in 5", "leave NODE, --in and --kind out"),
         ("shell i-1 --to 80", "add --forward"),
         ("files quokka out/best.pt", "add --fetch"),
         ("files quokka --to there", "add --fetch"),
@@ -205,6 +137,6 @@ def test_flags_that_would_be_passed_over_are_refused(line: str, why: str, typed:
     assert why in err and err.count("\n") == 1
 
 
-def test_commands_that_no_release_had_are_gone(typed: Any) -> None:
+def test_former_names_are_gone(typed: Any) -> None:
     for name in REMOVED:
         assert f"no such command: {name}" in typed(name)[2]

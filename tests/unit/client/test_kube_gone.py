@@ -1,14 +1,11 @@
 """What is said of a cluster on Kubernetes that is gone: how its job ended, and what is left."""
 
-import sys
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import cast
 
 import msgspec
 import pytest
 
-from spotelastic.cli.main import main
-from spotelastic.client.targets import find
 from spotelastic.client.targets.kube_target import KubePlace, KubeTarget
 from spotelastic.cloud.bucket import JOB, STATUS
 from spotelastic.errors import UsageError
@@ -77,21 +74,3 @@ def test_a_job_that_is_gone_is_told_with_its_outcome_and_how_it_goes_on(
     assert target.ended(0.0) == (), "it is listed until `down` removes what it has left"
     with pytest.raises(UsageError, match=f"^train is gone: {told}; `spotelastic up --kube` goes"):
         target.cluster("train")
-
-
-@pytest.mark.parametrize(("on_kube", "expected"), [(True, False), (False, True)])
-def test_output_is_named_only_where_it_is_kept(
-    on_kube: bool,
-    expected: bool,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    target: Any = left(ended("succeeded"))
-    monkeypatch.setattr(find, "find", lambda *_: target)
-    place = ["--kube"] if on_kube else ["--aws"]
-    monkeypatch.setattr(sys, "argv", ["spotelastic", "report", "train", *place])
-    with pytest.raises(SystemExit):
-        main()
-    told = capsys.readouterr().err
-    assert "train is gone: this is its last report" in told
-    assert ("spotelastic logs" in told) == expected

@@ -92,19 +92,6 @@ def test_all_that_shows_a_cluster_reads_what_it_has_left(
     assert "This cluster is gone" in page.read_text() and "taken down" in page.read_text()
 
 
-@pytest.mark.parametrize("more", [(), ("--json",), ("--local",)])
-def test_cost_is_what_report_shows_of_it(
-    more: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert command(monkeypatch, "report", NAME, "--cost", *more) == 0
-    now = capsys.readouterr()
-    assert command(monkeypatch, "cost", NAME, *more) == 0
-    former = capsys.readouterr()
-    assert former.out == now.out != ""
-    note = "note: `spotelastic cost` is now `spotelastic report --cost`\n"
-    assert former.err == note + now.err
-
-
 def test_a_program_finds_it_too() -> None:
     its = client.find(NAME, gone=True)
     assert its.status().committed == its.status().step == 130

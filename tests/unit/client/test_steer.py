@@ -7,7 +7,6 @@ from typing import Any, cast
 
 import pytest
 from support.aws.fake_services import fake_aws
-from support.clusters.memory_bucket import MemoryBucket
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.clusters import fault_injection
@@ -17,16 +16,13 @@ from spotelastic.aws.compute.instance_types import InstanceType
 from spotelastic.aws.compute.quotas import Allowance
 from spotelastic.cli.main import main
 from spotelastic.client import commands
-from spotelastic.client.interruptions import drill_plan
-from spotelastic.client.interruptions import interrupt as client_interrupt
-from spotelastic.client.interruptions.drill_plan import PlannedInterruption
-from spotelastic.client.interruptions.interrupt import InterruptionRequest, interrupt
+from spotelastic.client import interrupt as client_interrupt
+from spotelastic.client.interrupt import InterruptionRequest, interrupt
 from spotelastic.client.targets import account, find, local_target
 from spotelastic.client.targets.aws_target import AwsTarget
 from spotelastic.client.targets.cloud_target import CloudTarget, ClusterTarget
 from spotelastic.client.targets.kube_target import KubePlace, KubeTarget
 from spotelastic.client.targets.local_target import LocalTarget
-from spotelastic.client.targets.shown_cluster import ShownCluster
 from spotelastic.errors import UsageError
 from spotelastic.kubernetes.provider.api_client import KubeApi
 from spotelastic.local.cloud import CloudInfo
@@ -195,32 +191,6 @@ def test_what_cannot_befall_a_node_is_refused_and_nothing_is_done(
     with pytest.raises(UsageError, match=why):
         interrupt(cloud, CLUSTER, InterruptionRequest.asked(node, kind, seconds))
     assert asked == []
-
-
-@pytest.mark.parametrize(
-    ("cloud", "kind", "seconds", "why"),
-    [
-        (AWS, InterruptionKind.SPOT_INTERRUPTION, 15.0, "--in 15: AWS always gives 120 s"),
-        (KUBE, InterruptionKind.BY_HAND, 0.0, "--kind by-hand: pods on Kubernetes get a notice"),
-    ],
-)
-def test_a_drill_with_what_its_target_cannot_do_takes_no_node(
-    asked: list[tuple[object, ...]],
-    cloud: ClusterTarget,
-    kind: InterruptionKind,
-    seconds: float,
-    why: str,
-) -> None:
-    bucket = MemoryBucket("demo")
-    cluster = cast(ShownCluster, SimpleNamespace(name="demo", spec=SPEC, objects=bucket))
-    plan = [
-        PlannedInterruption(0.0, 0, InterruptionKind.LOSS, "i-spot", 0.0),
-        PlannedInterruption(0.0, 0, kind, "i-spot", seconds),
-    ]
-    told: list[str] = []
-    with pytest.raises(UsageError, match=f"^the drill's plan, interruption 2: {why}"):
-        drill_plan.run(cloud, cluster, plan, 0, told.append)
-    assert (asked, told, bucket.names("")) == ([], [], ())
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,11 @@
 import json
 import os
 import sys
+import time
+from calendar import timegm
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,6 +21,7 @@ from spotelastic.cli.main import main
 from spotelastic.clock import wall
 from spotelastic.local import cloud
 from spotelastic.local.base.kept_logs import KeptLogs, cluster_of
+from spotelastic.model.job import JobSpec, Settings
 
 NAME = "quokka"
 FIRST, SECOND = "20260101-120000", "20260102-120000"
@@ -96,6 +100,20 @@ def left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> KeptLogs:
     monkeypatch.setenv("SPOTELASTIC_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     kept, now = KeptLogs(cloud.logs()), int(wall() * 1000)
+    spec = JobSpec(
+        NAME,
+        NAME,
+        "train.py",
+        (),
+        "",
+        Settings(1, 2),
+        "s3://b",
+        (),
+        born_at=timegm(time.strptime(SECOND, "%Y%m%d-%H%M%S")),
+    )
+    its = cloud.buckets() / "bucket" / NAME
+    its.mkdir(parents=True)
+    (its / "job.json").write_bytes(msgspec.json.encode(spec))
     kept.append(NAME, f"{FIRST}/i-1/rank-0", [(now - 10**8, "first")])
     kept.append(NAME, f"{SECOND}/i-2/rank-0", [(now - 900_000, "early"), (now, "late")])
     kept.append(NAME, f"{SECOND}/i-3/rank-1", [(now - 1000, "other")])
@@ -132,7 +150,7 @@ def test_logs_of_a_local_cluster_are_printed_when_the_local_cloud_has_ended(
 @pytest.mark.parametrize(
     ("args", "told"),
     [
-        (("nope",), "there are no logs of a local cluster named nope, and no local cloud is"),
+        (("nope",), "no local cloud is running: start one"),
         ((NAME, "--previous", "2"), "--previous 2: there are logs of 1 earlier cluster named"),
         ((NAME, "--rank", "7"), "--rank 7: quokka has no such rank; the ranks are: 0 to 1"),
         ((NAME, "--node", "i-1"), "--node i-1 is not a node of quokka; the nodes are: i-2, i-3"),

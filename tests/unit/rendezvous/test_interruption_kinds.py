@@ -4,7 +4,6 @@ import pytest
 from support.clusters.job_history import Story, memory, only
 
 from spotelastic.cli.render import tables
-from spotelastic.client.interruptions.interrupt import KINDS, kind_named
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.notice import Drain, Notice
 from spotelastic.model.progress import Event
@@ -64,8 +63,3 @@ def test_observers_record_a_notice_alike(notice: Notice, event: str, line: str) 
     recorded = notice.event(5.0)
     assert (recorded.at, recorded.kind, recorded.message) == (5.0, event, line)
     assert recorded.data["kind"] == notice.kind
-
-
-def test_what_reports_say_may_be_typed_and_what_cannot_be_caused_may_not() -> None:
-    assert kind_named("notice") is kind_named("spot_interruption") is KINDS["notice"]
-    assert kind_named("etcd") is kind_named(NEWER) is kind_named(["notice"]) is None

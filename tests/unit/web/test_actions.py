@@ -6,7 +6,7 @@ import pytest
 
 from spotelastic.client.cluster import Cluster
 from spotelastic.client.commands import CommandResult
-from spotelastic.client.interruptions.interrupt import CausedInterruption
+from spotelastic.client.interrupt import CausedInterruption
 from spotelastic.errors import UsageError
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.validation import sizes

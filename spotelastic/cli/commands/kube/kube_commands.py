@@ -2,11 +2,18 @@
 
 import typer
 
-from spotelastic.cli.commands.kube.crd import CRD_EXAMPLES, crd
 from spotelastic.cli.commands.kube.operator import OPERATOR_EXAMPLES, operator
 from spotelastic.cli.commands.kube.render import EXAMPLES, render
 from spotelastic.cli.options import up as options
 
+CRD_EXAMPLES = """[bold]Examples[/]
+
+spotelastic kube crd | kubectl apply -f -
+
+kubectl explain elasticjob.spec
+
+kubectl get ej
+"""
 app = typer.Typer(
     help="Run jobs as pods of a Kubernetes cluster.",
     no_args_is_help=True,
@@ -24,5 +31,18 @@ app.command(
     epilog=EXAMPLES,
     context_settings={"allow_interspersed_args": False, **options.SINGULAR},
 )(render)
-app.command("crd", epilog=CRD_EXAMPLES)(crd)
+
+
+@app.command("crd", epilog=CRD_EXAMPLES)
+def crd() -> None:
+    """Print the CustomResourceDefinition of ElasticJob, for `kubectl apply`.
+
+    An administrator applies it once. `spotelastic kube operator` carries the
+    resources out.
+    """
+    from spotelastic.client.operator.definition import definition
+
+    print(definition(), end="")
+
+
 app.command("operator", epilog=OPERATOR_EXAMPLES)(operator)

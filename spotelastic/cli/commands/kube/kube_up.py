@@ -3,8 +3,8 @@
 The cluster outlives this command if that is interrupted while the job runs, as on AWS.
 """
 
-import sys
 from contextlib import ExitStack, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -14,16 +14,13 @@ from spotelastic.cli.commands.detach import LeftRunning
 from spotelastic.cli.render import tables
 from spotelastic.cli.render.confirmation import asking
 from spotelastic.cli.render.progress_view import view
-from spotelastic.client import failure_log
 from spotelastic.client.cluster import Cluster
 from spotelastic.client.kubernetes.kube_job import KubeJob, kube_job
 from spotelastic.client.kubernetes.pod_config import PodConfig
 from spotelastic.client.operator import apply
-from spotelastic.client.progress import FirstStepTimer, Say, ended
+from spotelastic.client.progress import FirstStepTimer
 from spotelastic.client.targets.kube_target import KubePlace, KubeTarget
-from spotelastic.client.watch import outcome
 from spotelastic.clock import steady
-from spotelastic.errors import SpotelasticError
 from spotelastic.signals import Signals
 
 
@@ -34,48 +31,24 @@ def launch(config: PodConfig) -> int:
     if config.plan:
         _show_plan(job, target)
         return 0
-    with Signals() as signals:
-        try:
-            with ExitStack() as undo:
-                return _carry_through(job, target, undo, signals)
-        except KeyboardInterrupt:
-            return signals.exit_code
-        except SpotelasticError as error:
-            if not signals.stopping:
-                raise
-            print(f"spotelastic: {error}", file=sys.stderr)  # from the clean-up
-            return signals.exit_code
+    return on_a_terminal.guarded(partial(_carry_through, job, target))
 
 
 def _carry_through(job: KubeJob, target: KubeTarget, undo: ExitStack, signals: Signals) -> int:
     config = job.config
     with view() as shown:
-        say: Say = shown.say
-        stays = LeftRunning(job.name, target, job.spec.linger, undo, signals, say)
+        stays = LeftRunning(job.name, target, job.spec.linger, undo, signals, shown.say)
         began = steady()
         known = apply.look(target, job, asking(yes=config.yes))
         with stays.changed() if known is not None else nullcontext():
-            record = apply.carry_out(target, job, known, say)
+            record = apply.carry_out(target, job, known, shown.say)
         told = () if known is None else known.objects.events()
         first = FirstStepTimer(began) if known is None else None
         cluster = Cluster(target, record, told=told, first=first)
-        finish = on_a_terminal.undoing(signals, partial(on_a_terminal.finish, stays, wrapping.say))
-        if known is None:
-            undo.callback(finish)
-        status = on_a_terminal.watch(config, cluster, stays, shown, None)
-        if config.detach and not ended(status):
-            on_a_terminal.detach(cluster, stays, say)
-            return 0
-        if config.keep:
-            undo.pop_all()
-        elif known is not None:
-            undo.callback(finish)
-        result = outcome(cluster.record, status)
-        log = failure_log.keep(cluster.record, result) if failure_log.failed(result) else None
-    on_a_terminal.fetch_files(config, cluster, wrapping.say)
-    page = partial(on_a_terminal.page, cluster)
-    last = LeftRunning(job.name, target, job.spec.linger, undo, signals, wrapping.say)
-    return on_a_terminal.conclude(config, result, page, log, None, last)
+        result = on_a_terminal.shown_to_the_end(config, cluster, stays, shown)
+    if result is None:
+        return 0
+    return on_a_terminal.conclude(config, cluster, result, replace(stays, say=wrapping.say))
 
 
 def _show_plan(job: KubeJob, target: KubeTarget) -> None:

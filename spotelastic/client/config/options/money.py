@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from spotelastic.client.config.capacity_policy import ON_DEMAND, ON_DEMAND_PATTERN
-from spotelastic.client.config.option import UP, option
+from spotelastic.client.config.option import option
 from spotelastic.client.config.panels import MONEY
 from spotelastic.model.counting import duration
 from spotelastic.model.interval import TIME
@@ -13,11 +13,11 @@ from spotelastic.model.interval import TIME
 class MoneyOptions:
     """What a job may cost, and how long it may take."""
 
+    PANEL = MONEY
+
     on_demand: str = option(
         "never",
         f"When to buy on-demand nodes: {ON_DEMAND}.",
-        UP,
-        MONEY,
         metavar="WHEN",
         pattern=ON_DEMAND_PATTERN,
         stored=lambda job: (
@@ -27,30 +27,22 @@ class MoneyOptions:
     spot_patience: float = option(
         600.0,
         "Seconds below --min before on-demand nodes are bought.",
-        UP,
-        MONEY,
         least=0,
         stored=lambda job: duration(job.capacity.spot_patience),
     )
     max_price: float | None = option(
         None,
         "Highest price of a spot node, in US dollars per hour.",
-        UP,
-        MONEY,
         stored=lambda job: job.capacity.max_price,
     )
     max_cost: float | None = option(
         None,
         "Stop the job before it costs this many US dollars, control nodes included.",
-        UP,
-        MONEY,
         stored=lambda job: job.capacity.max_cost,
     )
     deadline: str | None = option(
         None,
         "Stop the job after this time, e.g. 90m or 8h, finished or not.",
-        UP,
-        MONEY,
         metavar="TIME",
         pattern=TIME,
         stored=lambda job: None if job.capacity.within is None else duration(job.capacity.within),

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spotelastic.client.config.option import UP, option
+from spotelastic.client.config.option import option
 from spotelastic.client.config.panels import NODES
 from spotelastic.model.counting import duration
 from spotelastic.model.interval import TIME
@@ -19,11 +19,11 @@ def _patience(job: JobSpec) -> str | None:
 class MovingOptions:
     """The regions that a job may be in."""
 
+    PANEL = NODES
+
     regions: Sequence[str] = option(
         (),
         "In place of one region: several, of which the best is chosen; us, eu and ap name some.",
-        UP,
-        NODES,
         metavar="R[,R...]",
         commas=True,
         shown_default="--region",
@@ -32,8 +32,6 @@ class MovingOptions:
     region_patience: str | None = option(
         None,
         "Move to another of --regions after this time with fewer than --min nodes.",
-        UP,
-        NODES,
         metavar="TIME",
         pattern=TIME,
         shown_default="the job stays",
@@ -42,16 +40,12 @@ class MovingOptions:
     prefer_capacity: bool = option(
         False,
         "Also move while the job trains, if another of --regions is worth more.",
-        UP,
-        NODES,
         off="no-prefer-capacity",
         stored=lambda job: job.regions is not None and job.regions.prefer_capacity,
     )
     moves_per_day: int = option(
         12,
         "Most such moves within 24 hours.",
-        UP,
-        NODES,
         metavar="N",
         least=1,
         stored=lambda job: None if job.regions is None else job.regions.moves_per_day,

@@ -1,54 +1,31 @@
 """Declares the options of `up` about an account's network."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from spotelastic.client.config.option import CLUSTER, UP, option
+from spotelastic.client.config.option import option
 from spotelastic.client.config.panels import NETWORK
-from spotelastic.model.job import JobSpec
-
-
-def _given(
-    help: str,
-    metavar: str,
-    stored: Callable[[JobSpec], object] | None = None,
-    default: str | None = None,
-) -> str | None:
-    """Declare what the account gives; a cluster keeps what is not `stored`."""
-    effect = UP if stored else CLUSTER
-    return option(
-        None, help, effect, NETWORK, metavar=metavar, stored=stored, shown_default=default
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkOptions:
     """What an account demands of a cluster: its network, tags and permissions."""
 
-    vpc: str | None = option(
-        None, "Use this existing VPC; needs --subnets.", CLUSTER, NETWORK, metavar="VPC"
-    )
+    PANEL = NETWORK
+
+    vpc: str | None = option(None, "Use this existing VPC; needs --subnets.", metavar="VPC")
     subnets: Sequence[str] = option(
-        (),
-        "Subnets of that VPC for the nodes, one per zone.",
-        CLUSTER,
-        NETWORK,
-        metavar="S[,S...]",
-        commas=True,
+        (), "Subnets of that VPC for the nodes, one per zone.", metavar="S[,S...]", commas=True
     )
     tag: Sequence[str] | Mapping[str, str] = option(
         (),
         "Tag for everything that is made in the account. Can be repeated.",
-        UP,
-        NETWORK,
         metavar="KEY=VALUE",
         stored=lambda job: " ".join(f"{k}={v}" for k, v in sorted(job.demands.tags.items())),
     )
     reservations: Sequence[str] = option(
         (),
         "Reservations of capacity to use first: their ids, or open.",
-        UP,
-        NETWORK,
         metavar="ID[,ID...]",
         commas=True,
         stored=lambda job: ",".join(each.id for each in job.capacity.reservations),
@@ -56,62 +33,70 @@ class NetworkOptions:
     permissions_boundary: str | None = option(
         None,
         "Permissions boundary of the roles that are made; no effect with --local.",
-        UP,
-        NETWORK,
         metavar="ARN",
         stored=lambda job: job.demands.boundary,
     )
     kms_key: str | None = option(
-        None, "KMS key of disks, parameters and logs on AWS.", CLUSTER, NETWORK, metavar="KEY"
+        None, "KMS key of disks, parameters and logs on AWS.", metavar="KEY"
     )
     data_key: Sequence[str] = option(
         (),
         "KMS keys of the buckets of --read and --write, where they are not --kms-key.",
-        UP,
-        NETWORK,
         metavar="ARN[,A...]",
         commas=True,
         stored=lambda job: ",".join(job.demands.data_keys),
     )
-    worker_profile: str | None = _given(
+    worker_profile: str | None = option(
+        None,
         "Instance profile of workers that the account has, with its role; none is made then.",
-        "PROFILE",
-        lambda job: job.demands.worker_profile,
+        metavar="PROFILE",
+        stored=lambda job: job.demands.worker_profile,
     )
-    control_profile: str | None = _given(
-        "The same of control nodes.", "PROFILE", lambda job: job.demands.control_profile
+    control_profile: str | None = option(
+        None,
+        "The same of control nodes.",
+        metavar="PROFILE",
+        stored=lambda job: job.demands.control_profile,
     )
-    stack_role: str | None = _given(
+    stack_role: str | None = option(
+        None,
         "Role that the account has for CloudFormation to delete clusters with.",
-        "ARN",
-        lambda job: job.demands.stack_role,
+        metavar="ARN",
+        stored=lambda job: job.demands.stack_role,
     )
-    security_group: str | None = _given(
-        "Security group of --vpc for all nodes; none is made then.", "SG"
+    security_group: str | None = option(
+        None, "Security group of --vpc for all nodes; none is made then.", metavar="SG"
     )
-    proxy: str | None = _given(
+    proxy: str | None = option(
+        None,
         "Proxy by which nodes in --vpc reach the internet, from their boot on.",
-        "URL",
-        lambda job: job.demands.proxy,
+        metavar="URL",
+        stored=lambda job: job.demands.proxy,
     )
     no_proxy: Sequence[str] = option(
         (),
         "What they reach without it, besides their own network and its endpoints.",
-        UP,
-        NETWORK,
         metavar="HOSTS",
         commas=True,
         stored=lambda job: ",".join(job.demands.no_proxy),
     )
-    index_url: str | None = _given(
-        "Package index from which nodes install.", "URL", lambda job: job.demands.index_url, "PyPI"
+    index_url: str | None = option(
+        None,
+        "Package index from which nodes install.",
+        metavar="URL",
+        stored=lambda job: job.demands.index_url,
+        shown_default="PyPI",
     )
-    worker_image: str | None = _given(
-        "Machine image of workers, or the parameter that names it.", "AMI", default="AWS's"
+    worker_image: str | None = option(
+        None,
+        "Machine image of workers, or the parameter that names it.",
+        metavar="AMI",
+        shown_default="AWS's",
     )
-    control_image: str | None = _given(
+    control_image: str | None = option(
+        None,
         "Machine image of control nodes, or the parameter that names it.",
-        "AMI",
-        lambda job: job.demands.control_image,
-        "Amazon Linux's",
+        metavar="AMI",
+        stored=lambda job: job.demands.control_image,
+        shown_default="Amazon Linux's",
     )

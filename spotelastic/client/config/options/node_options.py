@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spotelastic.aws.base.names import CONTROL_TYPE
-from spotelastic.client.config.option import CLUSTER, SCALE, UP, option
+from spotelastic.client.config.option import SCALE, option
 from spotelastic.client.config.panels import NODES
 
 
@@ -12,34 +12,30 @@ from spotelastic.client.config.panels import NODES
 class NodeOptions:
     """The nodes that train a job: where they come from, how many, and of what type."""
 
+    PANEL = NODES
+
     local: bool = option(
         False,
         "Use a cloud emulated on this machine (its bucket: ~/.spotelastic/s3), or AWS.",
-        CLUSTER,
-        NODES,
         off="aws",
     )
     region: str | None = option(
         None,
         "AWS region; no effect with --local.",
-        CLUSTER,
-        NODES,
         metavar="NAME",
         shown_default="from AWS's configuration",
     )
     min: int = option(
         1,
         "Minimum number of nodes.",
-        SCALE,
-        NODES,
+        effect=SCALE,
         metavar="N",
         stored=lambda job: job.settings.min_nodes,
     )
     max: int | None = option(
         None,
         "Maximum number of nodes.",
-        SCALE,
-        NODES,
+        effect=SCALE,
         metavar="N",
         shown_default="--min",
         stored=lambda job: job.settings.max_nodes,
@@ -47,34 +43,20 @@ class NodeOptions:
     instance_types: Sequence[str] = option(
         (),
         "Instance types for workers, preferred first (also: --instance-type).",
-        UP,
-        NODES,
         metavar="T[,T...]",
         commas=True,
         shown_default="the cheapest GPU types in quota",
         stored=lambda job: ",".join(job.instance_types),
     )
     gpus: int | None = option(
-        None,
-        "In place of types: GPUs per node.",
-        CLUSTER,
-        NODES,
-        metavar="N",
-        least=1,
-        shown_default="any number",
+        None, "In place of types: GPUs per node.", metavar="N", least=1, shown_default="any number"
     )
     gpu_memory: str | None = option(
-        None,
-        "In place of types: least memory per GPU, e.g. 40GB.",
-        CLUSTER,
-        NODES,
-        metavar="SIZE",
+        None, "In place of types: least memory per GPU, e.g. 40GB.", metavar="SIZE"
     )
     zones: str = option(
         "pack",
         "Zone placement: pack (one zone) or spread (all zones).",
-        UP,
-        NODES,
         metavar="HOW",
         choices=("pack", "spread"),
         stored=lambda job: job.capacity.zones,
@@ -82,8 +64,6 @@ class NodeOptions:
     nproc_per_node: int | None = option(
         None,
         "Workers per node.",
-        UP,
-        NODES,
         metavar="N",
         shown_default="one per GPU",
         stored=lambda job: job.settings.workers,
@@ -91,16 +71,12 @@ class NodeOptions:
     placement: str | None = option(
         None,
         "Put all worker nodes into one placement group.",
-        CLUSTER,
-        NODES,
         metavar="cluster",
         choices=("cluster",),
     )
     disk: int | None = option(
         None,
         "Size of a worker's root disk in GiB.",
-        CLUSTER,
-        NODES,
         metavar="GIB",
         least=1,
         shown_default="100, or its image's size + 50",
@@ -108,24 +84,15 @@ class NodeOptions:
     control: int | None = option(
         None,
         "Control nodes: 3, of which one may be lost at any time, or 1.",
-        CLUSTER,
-        NODES,
         metavar="N",
         shown_default="3",
     )
     control_type: str | None = option(
-        None,
-        "Instance type of the control nodes.",
-        CLUSTER,
-        NODES,
-        metavar="T",
-        shown_default=CONTROL_TYPE,
+        None, "Instance type of the control nodes.", metavar="T", shown_default=CONTROL_TYPE
     )
     replace_slow: bool = option(
         False,
         "Replace a node that keeps the others waiting: it is slower than they, for minutes.",
-        UP,
-        NODES,
         off="no-replace-slow",
         stored=lambda job: job.settings.replace_slow,
     )

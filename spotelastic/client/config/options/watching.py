@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spotelastic.client.config.option import UP, option
+from spotelastic.client.config.option import option
 from spotelastic.client.config.panels import WATCHING
 
 
@@ -11,11 +11,11 @@ from spotelastic.client.config.panels import WATCHING
 class WatchingOptions:
     """How a job is watched from outside."""
 
+    PANEL = WATCHING
+
     metrics_port: int | None = option(
         None,
         "Port at which nodes serve metrics for Prometheus, inside the cluster's network.",
-        UP,
-        WATCHING,
         metavar="PORT",
         least=1,
         stored=lambda job: job.metrics_port or None,
@@ -23,8 +23,6 @@ class WatchingOptions:
     notify: Sequence[str] = option(
         (),
         "Where to send notifications: an Apprise URL, sns:ARN, or a variable that holds one.",
-        UP,
-        WATCHING,
         metavar="URL|NAME",
         stored=lambda job: set(job.notify),
         shows_values=False,
@@ -33,8 +31,6 @@ class WatchingOptions:
     notify_digest: str | None = option(
         None,
         "With --notify: also tell once a day, at this time (UTC), how the job is doing.",
-        UP,
-        WATCHING,
         metavar="HH:MM",
         stored=lambda job: job.digest or None,
     )

@@ -1,5 +1,7 @@
 """Interrupts one node as AWS would; each cloud has its own means for that (targets)."""
 
+import random
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -8,6 +10,7 @@ from spotelastic.client.published import status_of
 from spotelastic.client.targets.shown_cluster import ShownCluster
 from spotelastic.errors import UsageError
 from spotelastic.model.interruption_kind import InterruptionKind
+from spotelastic.model.progress import Status
 
 if TYPE_CHECKING:
     from spotelastic.client.targets.cloud_target import ClusterTarget
@@ -19,21 +22,29 @@ KINDS = {
     "by-hand": InterruptionKind.BY_HAND,
 }
 """What can be caused, as people type it. Its own name, as reports have it, does as well."""
-
 AT_ONCE = {InterruptionKind.LOSS: "a loss", InterruptionKind.BY_HAND: "an end by hand"}
 """Kinds of which a node is not told before, as people call them."""
 OF_SPOT = frozenset({InterruptionKind.SPOT_INTERRUPTION, InterruptionKind.REBALANCE})
 """Kinds that only a spot node can meet."""
 
 
-def kind_named(word: object) -> InterruptionKind | None:
-    """Return the kind that a word on the command line or in a plan means.
+def node_named(wanted: str, status: Status) -> str:
+    """Return the node that is meant: "any" that trains, that of "rank N", or the one named.
 
-    None if that cannot be caused.
+    Raises `UsageError` if no such node trains.
     """
-    if not isinstance(word, str):
-        return None
-    return KINDS.get(word) or next((kind for kind in KINDS.values() if kind == word), None)
+    rank = re.fullmatch(r"rank (\d+)", wanted)
+    if wanted != "any" and rank is None:
+        return wanted
+    found = [
+        node.id
+        for node in status.nodes
+        if node.state == "training" and (node.ranks if rank is None else int(rank[1]) in node.ranks)
+    ]
+    if not found:
+        which = "no node" if rank is None else f"no node with {wanted}"
+        raise UsageError(f"{which} of {status.name} trains now: its job is {status.state}")
+    return random.choice(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +80,10 @@ class InterruptionRequest:
 
         Raises `UsageError` for a kind that cannot be caused.
         """
-        known = kind_named(kind)
-        if known is None:
+        known = KINDS | {each.value: each for each in KINDS.values()}
+        if kind not in known:
             raise UsageError(f"--kind {kind}: expected {', '.join(KINDS)}")
-        return cls(node, known, seconds)
+        return cls(node, known[kind], seconds)
 
 
 @dataclass(frozen=True, slots=True)
