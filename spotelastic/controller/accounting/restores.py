@@ -6,7 +6,7 @@ event for each round, however many nodes there are.
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from spotelastic.controller.etcd.etcd_mirror import Records
+from spotelastic.controller.model.observation import Records
 from spotelastic.model.counting import counted
 from spotelastic.model.progress import Event
 

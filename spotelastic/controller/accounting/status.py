@@ -1,18 +1,18 @@
 """Builds the status that people see, from one observation (pure)."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
 
 from spotelastic.cloud.model import ALIVE, Instance
 from spotelastic.controller.accounting import rehearsals, training_pace
-from spotelastic.controller.accounting.usage import Usage, money
-from spotelastic.controller.etcd.etcd_mirror import Records
-from spotelastic.controller.model.observation import Fate
+from spotelastic.controller.accounting.usage import Bill, money
+from spotelastic.controller.model.observation import Fate, Records
 from spotelastic.model.counting import counted
 from spotelastic.model.gpu import UNHEALTHY
 from spotelastic.model.interruption_kind import InterruptionKind
-from spotelastic.model.job import ENDED, Job
+from spotelastic.model.job import ENDED, Job, JobSpec
 from spotelastic.model.measured import GPU_MEMORY, GPU_USE
 from spotelastic.model.progress import (
     NodeRole,
@@ -37,34 +37,42 @@ ILL_SHOWN, ILL_SHOWN_FOR = 4, 3600.0
 """Most lines about sick nodes, and the seconds for which they are shown."""
 EFA = "efa"
 """Kind of the event of a node's network devices."""
-NO_MESSAGES: Mapping[Fate, int] = {}
 
 
-def status(
-    cluster: str,
-    records: Records,
-    machines: Mapping[str, Instance],
-    etcd_leader: str,
-    now: float,
-    fates: Mapping[Fate, int] = NO_MESSAGES,
-    short_since: float | None = None,
-    held: Sequence[str] = (),
-    bill: Iterable[Usage] = (),
-    linger: float | None = None,
-) -> Status:
+@dataclass(frozen=True, slots=True)
+class Account:
+    """All that is published, as of one moment."""
+
+    records: Records = Records()
+    machines: Mapping[str, Instance] = field(default_factory=dict)
+    bill: Bill = field(default_factory=dict)
+    prices_of: str = ""
+    """Date of the on-demand prices."""
+    fates: Mapping[Fate, int] = field(default_factory=dict)
+    """Number of the cloud's messages that this leader has deleted, by what was done about them."""
+    short_since: float | None = None
+    held: tuple[str, ...] = ()
+    """What somebody has suspended of the worker groups, and how to resume it; zones that are
+    avoided; receivers that are not reached.
+    """
+    spec: JobSpec | None = None
+    """The job's description as it was read last; None: not yet."""
+
+
+def status(cluster: str, account: Account, etcd_leader: str, now: float) -> Status:
     """Return the status that `spotelastic status` shows.
 
-    `etcd_leader` is the name of the etcd member that leads, empty for none. `fates` counts AWS's
-    messages. `held` are further warnings. `linger` are the seconds that the cluster stays after its
-    job; None: it does not end by itself.
+    `etcd_leader` is the name of the etcd member that leads, empty for none.
     """
+    records, spec = account.records, account.spec
     job, round_ = records.job, records.round
+    linger = spec.linger if spec is not None else None
     state = job.state if job else "pending"
     if state == "pending" and round_ is not None and _has_trained(round_):
         state = "running"
     last = records.points[-1] if records.points else None
     committed = newest_committed(records.progress.values())
-    told, spent = _newest_reports(records), money(bill, now)
+    told, spent = _newest_reports(records), money(account.bill.values(), now)
     ended = job if job is not None and job.state in ENDED else None
     seconds = step_time(records.points)
     return Status(
@@ -79,14 +87,14 @@ def status(
         upload=upload(records, committed),
         step_time=seconds,
         leader=records.leader,
-        etcd_leader=_instance_of_member(machines.values(), etcd_leader),
+        etcd_leader=_instance_of_member(account.machines.values(), etcd_leader),
         reason=_reason(records),
-        nodes=tuple(_nodes(records, machines)),
-        messages={str(fate): count for fate, count in sorted(fates.items())},
+        nodes=tuple(_nodes(records, account.machines)),
+        messages={str(fate): count for fate, count in sorted(account.fates.items())},
         quiet=_quiet(records),
-        short_since=short_since,
+        short_since=account.short_since,
         slow=tuple(_slow(records)),
-        warnings=(*held, *_warnings(records), *_of_health(records, now)),
+        warnings=(*account.held, *_warnings(records), *_of_health(records, now)),
         network=_network(records),
         replica=_replica(records),
         rehearsal=rehearsals.telling(records.events),

@@ -158,7 +158,7 @@ def _of_the_sick(
     Also returns when that may change.
     """
     life = seen.job.at if seen.job is not None else 0.0
-    ill = health.sick(seen.sick, seen.desired, max(life, standing.asked_at), now)
+    ill = health.sick(seen.events, seen.desired, max(life, standing.asked_at), now)
     if not ill.too_many:
         return (), seen.desired, math.inf
     well = len(health.healthy(seen.nodes, seen.drains))

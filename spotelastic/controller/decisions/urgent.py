@@ -8,8 +8,7 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 
 from spotelastic.cloud.model import ALIVE, GroupMember, Instance, WorkerGroup
-from spotelastic.controller.etcd.etcd_mirror import Records
-from spotelastic.controller.model.observation import Message, Remove, Replace, SetDesired
+from spotelastic.controller.model.observation import Message, Records, Remove, Replace, SetDesired
 from spotelastic.model.job import Job
 
 

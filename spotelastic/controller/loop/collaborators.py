@@ -9,10 +9,11 @@ from typing import Protocol, TypeVar
 from spotelastic_checkpoints.backoff import Draw
 
 from spotelastic.cloud.port import Cloud
+from spotelastic.controller.accounting.status import Account
 from spotelastic.controller.effects import inbox
 from spotelastic.controller.effects.executor import ControllerExecutor
 from spotelastic.controller.effects.inbox import Inbox
-from spotelastic.controller.effects.publisher import Account, Publisher
+from spotelastic.controller.effects.publisher import Publisher
 from spotelastic.controller.etcd.etcd_leader import EtcdLeader
 from spotelastic.controller.etcd.snapshots import Snapshots
 from spotelastic.controller.model.config import ControllerConfig

@@ -5,7 +5,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from statistics import mean
 
 from spotelastic.cloud.model import (
@@ -17,14 +17,12 @@ from spotelastic.cloud.model import (
     ZoneOffer,
 )
 from spotelastic.controller.accounting import rehearsals, training_pace, troubles, usage
-from spotelastic.controller.accounting.status import reached
+from spotelastic.controller.accounting.status import Account, reached
 from spotelastic.controller.accounting.usage import Bill
 from spotelastic.controller.decisions import capacity, short_lives
 from spotelastic.controller.decisions.housekeeping import BOOT, ClusterState, Examine, Postpone
 from spotelastic.controller.decisions.throttle import CloudThrottle, WarningRetry
 from spotelastic.controller.decisions.urgent import Membership, acted
-from spotelastic.controller.effects.publisher import Account
-from spotelastic.controller.etcd.etcd_mirror import Records
 from spotelastic.controller.loop.requests import (
     AnyAction,
     GroupsSeen,
@@ -42,15 +40,14 @@ from spotelastic.controller.model.observation import (
     Fate,
     Message,
     Observation,
+    Records,
     Remove,
     Replace,
     Tell,
     account,
 )
-from spotelastic.model.gpu import UNHEALTHY
 from spotelastic.model.job import ENDED
 from spotelastic.model.progress import LEDGER, newest_committed
-from spotelastic.model.validity import Validity
 from spotelastic.notifications.due import NotificationFacts
 
 SHOWN_WITHIN = 60.0
@@ -236,41 +233,23 @@ class LeaderState:
         group = view.groups.get(self.names.spot)
         begun = bool(records.nodes or records.left or records.round)
         waits = capacity.held_back(job.settings, begun=begun)
+        known = {each.name: getattr(records, each.name) for each in fields(records)}
         return Observation(
+            **(known | {"told": records.told | self.told}),
             desired=1 if waits else job.settings.max_nodes,
             least=1 if waits else job.settings.min_nodes,
-            settings=records.settings,
             wanted=job.settings,
-            types=job.types,
+            types=job.spec.instance_types,
             quotas=view.quotas,
             control_groups=self.names.control,
             since=self.since,
-            job=records.job,
-            ending=records.ending,
             group=group,
             on_demand=view.groups.get(self.names.on_demand),
             short_since=self.short_since,
-            failed=records.failed,
             zones=view.zones if view.subnets and view.subnets == self.to_name else (),
-            moved_at=records.moved_at,
-            zones_left=records.zones_left,
-            short_lives=records.short_lives,
             committed=newest_committed(records.progress.values()),
-            given_back_at=records.given_back_at,
             machines=view.instances,
-            nodes=records.nodes,
             slots={m.node: m.slot for m in records.round.members} if records.round else {},
-            left=records.left,
-            lost=records.lost,
-            joined=records.joined,
-            preparing=records.preparing,
-            drains=records.drains,
-            slow=records.slow,
-            slow_replaced=records.slow_replaced,
-            scheduled=records.scheduled,
-            told=records.told | self.told,
-            sick=tuple(event for event in records.events if event.kind == UNHEALTHY),
-            failures=tuple(event for event in records.events if event.kind == "failure"),
             messages=messages,
             handled=inputs.handled,
             answered=inputs.answered,
@@ -309,7 +288,7 @@ class LeaderState:
         job, round_ = self.view.job, records.round
         money = usage.money(self.view.bill.values(), now)
         return NotificationFacts(
-            cluster=job.spec.cluster if job.spec is not None else "",
+            cluster=job.spec.cluster,
             job=records.job,
             round=round_,
             trained=round_ is not None and round_.phase == "started",
@@ -323,10 +302,10 @@ class LeaderState:
             capacity=job.policy.capacity,
             rehearsal=rehearsals.telling(records.events),
             proof=rehearsals.proof(records.events),
-            validity=job.spec.validity if job.spec is not None else Validity(),
+            validity=job.spec.validity,
             troubles=troubles.lasting(records.events),
             linger=job.upkeep.linger,
-            digest=job.spec.digest if job.spec is not None else "",
+            digest=job.spec.digest,
             pace=training_pace.pace(records.points),
             ledger=[event for event in records.events if event.kind == LEDGER],
         )

@@ -8,11 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from spotelastic.cloud.model import Instance, LaunchQuotas, WorkerGroup, ZoneOffer
+from spotelastic.controller.accounting.status import Account
 from spotelastic.controller.accounting.usage import Bill
 from spotelastic.controller.decisions import housekeeping
-from spotelastic.controller.effects.publisher import Account
-from spotelastic.controller.etcd.etcd_mirror import Records
-from spotelastic.controller.model.observation import Action, Message, PendingCommand
+from spotelastic.controller.model.observation import Action, Message, PendingCommand, Records
 from spotelastic.model.job import JobSpec
 from spotelastic.model.progress import Event
 from spotelastic.notifications.notification import Notification

@@ -16,7 +16,6 @@ from spotelastic.controller.decisions import health, housekeeping, zone_packing
 from spotelastic.controller.decisions.decide import decide, ends, settled, urgent
 from spotelastic.controller.decisions.housekeeping import Postpone, Teardown
 from spotelastic.controller.decisions.urgent import Membership, warned
-from spotelastic.controller.etcd.etcd_mirror import Records
 from spotelastic.controller.loop.leader_state import LeaderState
 from spotelastic.controller.loop.requests import (
     AnyAction,
@@ -47,6 +46,7 @@ from spotelastic.controller.model.observation import (
     Message,
     Observation,
     PendingCommand,
+    Records,
     Remove,
     Replace,
     Tell,
@@ -174,11 +174,11 @@ class Turn:
         def instances() -> Request:
             view = self.state.view
             paid = view.job.policy.capacity.paid
-            return LookAtInstances(view.bill, view.billed_at, view.job.nat_gateways, paid)
+            return LookAtInstances(view.bill, view.billed_at, view.job.spec.nat_gateways, paid)
 
         parts: tuple[Callable[[], Request], ...] = (
             # A command is not carried out on what was so before it.
-            lambda: LookAtJob(self.state.view.job.types, required=self._is_asked()),
+            lambda: LookAtJob(self.state.view.job.spec.instance_types, required=self._is_asked()),
             LookAtGroups,
             instances,
         )
@@ -215,7 +215,7 @@ class Turn:
             return observation
         zones = {instance.zone for instance in view.instances.values() if instance.zone}
         zones = zones if observation.home is None else {observation.home.name}
-        result = yield from self._ask(PriceNodes(view.job.types, frozenset(zones)))
+        result = yield from self._ask(PriceNodes(view.job.spec.instance_types, frozenset(zones)))
         if not isinstance(result, NodePrices):
             return observation
         fits = 0 < capacity.reserved == capacity.steady
@@ -229,7 +229,9 @@ class Turn:
         job = self.state.view.job
         if not zone_packing.undecided(observation, self._inputs.now, job.policy):
             return observation
-        result = yield from self._ask(OfferZones(observation.zones, job.types, observation.desired))
+        result = yield from self._ask(
+            OfferZones(observation.zones, observation.types, observation.desired)
+        )
         return (
             replace(observation, zones=result.zones)
             if isinstance(result, ZonesFound)
@@ -333,7 +335,7 @@ class Turn:
         would send it again.
         """
         spec, now = self.state.view.job.spec, self._inputs.now
-        if spec is None or not spec.notify:
+        if not spec.notify:
             return
         before = told_before(records.events) | {
             id: now for kind, _, id in self.state.told if kind == TOLD

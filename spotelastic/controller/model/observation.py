@@ -1,6 +1,6 @@
 """Dataclasses of the controller: the observation that it decides from, and its possible actions."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -8,10 +8,12 @@ from spotelastic.cloud.events import CloudEvent, SpotWarning
 from spotelastic.cloud.model import GroupMember, Instance, LaunchQuotas, WorkerGroup, ZoneOffer
 from spotelastic.controller.model.short_lives import ShortLives
 from spotelastic.model.job import ENDED, Capacity, Ending, Job, Settings
+from spotelastic.model.measured import Series
 from spotelastic.model.node import Node
 from spotelastic.model.notice import Drain, Notice
-from spotelastic.model.progress import Event, SlowNode
+from spotelastic.model.progress import Event, Point, Progress, SlowNode
 from spotelastic.model.requests.command import LIFETIME, Answer, Command
+from spotelastic.model.round import Round, RoundRecord
 
 Fate = Literal["handled", "duplicate", "foreign", "unknown", "malformed"]
 
@@ -149,19 +151,73 @@ class ControllerPolicy:
     capacity: Capacity = Capacity()
 
 
-@dataclass(frozen=True, slots=True)
-class Observation:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recalled:
+    """What follows from the events on record, whoever leads (`Remembered`)."""
+
+    told: Set[tuple[str, str, str]] = frozenset()
+    """Events on record, each as `account` identifies it."""
+    failed: Mapping[Pool, LaunchFailures] = field(default_factory=dict)
+    """Failed launches in a row."""
+    moved_at: int = 0
+    """The newest commit when another zone was chosen, or when nodes last moved there."""
+    zones_left: Mapping[str, float] = field(default_factory=dict)
+    """When each zone was last left for another."""
+    short_lives: Mapping[str, ShortLives] = field(default_factory=dict)
+    """Zones in which nodes were taken soon after their launch."""
+    given_back_at: int = 0
+    """The newest commit when an on-demand node was last given back."""
+    slow_replaced: tuple[SlowReplacement, ...] = ()
+    preparing: Mapping[str, float] = field(default_factory=dict)
+    """When each node last reported that it builds its environment, or sets itself up."""
+    scheduled: Mapping[str, Notice] = field(default_factory=dict)
+    """What was announced for each node, of several the next."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Records(Recalled):
+    """The run's records in etcd at one moment."""
+
+    job: Job | None = None
+    ending: Ending | None = None
+    """The requested end of the job, for which the nodes are saving."""
+    settings: Settings | None = None
+    """The settings that the nodes have; None before the first node."""
+    round: Round | None = None
+    leader: str = ""
+    """The instance whose controller leads; empty while none does."""
+    controllers: frozenset[str] = frozenset()
+    nodes: Mapping[str, Node] = field(default_factory=dict)
+    """The nodes that are registered now."""
+    left: Mapping[str, DepartedNode] = field(default_factory=dict)
+    """Nodes that were registered and no longer are."""
+    lost: Mapping[str, DepartedNode] = field(default_factory=dict)
+    """How nodes have left last that had no notice. They may be back, and their loss untold."""
+    joined: Mapping[str, int] = field(default_factory=dict)
+    """Store revision of each node's registration."""
+    drains: Mapping[str, Drain] = field(default_factory=dict)
+    progress: Mapping[str, Progress] = field(default_factory=dict)
+    """The last report of every node, including nodes that have left."""
+    history: tuple[RoundRecord, ...] = ()
+    events: tuple[Event, ...] = ()
+    slow: Mapping[str, SlowNode] = field(default_factory=dict)
+    """Nodes that keep the others waiting."""
+    points: tuple[Point, ...] = ()
+    measured: Mapping[str, Series] = field(default_factory=dict)
+    """What the script logs, and how busy GPUs are, over the run's time."""
+    unreadable: Mapping[str, str] = field(default_factory=dict)
+    """Keys of the run whose values this version cannot read, and why."""
+    healthy: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation(Records):
     """What the controller observed at one moment, and decides from."""
 
     desired: int
     """Number of worker nodes that the job should have while it runs."""
     since: float
     """When this controller began to watch. It cannot miss what was gone before."""
-    job: Job | None = None
-    ending: Ending | None = None
-    """The requested end of the job, for which the nodes are saving."""
-    settings: Settings | None = None
-    """The settings that the nodes have; None before the first node."""
     types: tuple[str, ...] = ()
     """Instance types of the workers."""
     quotas: LaunchQuotas = LaunchQuotas()
@@ -179,53 +235,26 @@ class Observation:
     """Whether boots have failed one after the other, so that a node launched now would fail too."""
     short_since: float | None = None
     """Since when fewer than `least` nodes are registered; None: there are enough."""
-    failed: Mapping[Pool, LaunchFailures] = field(default_factory=dict)
     zones: tuple[ZoneOffer, ...] = ()
     """The zones to choose from, if nodes are to be packed into one; else empty."""
-    moved_at: int = 0
-    """The newest commit when another zone was chosen, or when nodes last moved there."""
-    zones_left: Mapping[str, float] = field(default_factory=dict)
-    """When each zone was last left for another."""
-    short_lives: Mapping[str, ShortLives] = field(default_factory=dict)
-    """Zones in which nodes were taken soon after their launch."""
     money: Money = Money()
     exchanged: float = 0.0
     """GB an hour that each node of the round sends to others; 0: not measured."""
     committed: int = 0
     """The newest step in the object store."""
-    given_back_at: int = 0
-    """The newest commit when an on-demand node was last given back."""
     machines: Mapping[str, Instance] = field(default_factory=dict)
-    nodes: Mapping[str, Node] = field(default_factory=dict)
-    """The nodes that are registered now."""
     slots: Mapping[str, int] = field(default_factory=dict)
     """Group ranks of the nodes that train. A smaller round leaves out the highest."""
-    left: Mapping[str, DepartedNode] = field(default_factory=dict)
-    lost: Mapping[str, DepartedNode] = field(default_factory=dict)
-    """How nodes have left last that had no notice. They may be back, and their loss untold."""
-    joined: Mapping[str, int] = field(default_factory=dict)
-    """Store revision of each node's registration."""
-    """Nodes that were registered and no longer are."""
-    preparing: Mapping[str, float] = field(default_factory=dict)
-    """When each node last reported that it builds its environment, or sets itself up."""
-    drains: Mapping[str, Drain] = field(default_factory=dict)
-    slow: Mapping[str, SlowNode] = field(default_factory=dict)
-    """Nodes that keep the others waiting."""
-    slow_replaced: tuple[SlowReplacement, ...] = ()
-    scheduled: Mapping[str, Notice] = field(default_factory=dict)
-    """What was announced for each node, of several the next."""
-    told: frozenset[tuple[str, str, str]] = frozenset()
-    """Events on record, each as `account` identifies it."""
-    sick: tuple[Event, ...] = ()
-    """Events of nodes that left, or did not join, for their health."""
-    failures: tuple[Event, ...] = ()
-    """Events of workers that failed."""
     messages: tuple[Message, ...] = ()
     handled: frozenset[str] = frozenset()
     """Ids of the cloud's events that were dealt with before."""
     orders: tuple[PendingCommand, ...] = ()
     answered: frozenset[str] = frozenset()
     """Ids of commands that were answered before."""
+
+    def told_of(self, kind: str) -> tuple[Event, ...]:
+        """Return the events of this kind."""
+        return tuple(event for event in self.events if event.kind == kind)
 
     @property
     def ended(self) -> bool:

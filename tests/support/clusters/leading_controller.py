@@ -22,8 +22,8 @@ from spotelastic.clock import unbroken
 from spotelastic.cloud import bucket
 from spotelastic.cloud.events import SpotWarning
 from spotelastic.cloud.model import Instance, WorkerGroup
+from spotelastic.controller.accounting.status import Account
 from spotelastic.controller.effects.executor import ControllerExecutor
-from spotelastic.controller.effects.publisher import Account
 from spotelastic.controller.etcd.etcd_mirror import Mirror
 from spotelastic.controller.loop.cloud_reader import CloudReader
 from spotelastic.controller.loop.collaborators import Collaborators

@@ -237,7 +237,9 @@ def test_the_cost_limit_is_one_of_all_that_is_on_the_bill() -> None:
         now = 100.0 + hours * HOUR
         money = usage.money(bill.values(), now)
         left = usage.cost("demo", bill, None, now, 6.6).hours_left
-        decided.append((limits.verdict(Observation(1, 0.0, money=money), now, policy), left))
+        decided.append(
+            (limits.verdict(Observation(desired=1, since=0.0, money=money), now, policy), left)
+        )
     (goes_on, left), (ends, none) = decided
     assert goes_on is None and left == pytest.approx(0.1)
     assert ends is not None

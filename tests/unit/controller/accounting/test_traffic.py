@@ -13,9 +13,8 @@ from spotelastic.cloud.model import TRAFFIC_USD, GroupNames
 from spotelastic.controller.accounting import ledger, usage
 from spotelastic.controller.accounting.usage import GB, HOUR, Bill, Usage
 from spotelastic.controller.decisions import limits
-from spotelastic.controller.etcd.etcd_mirror import Records
 from spotelastic.controller.loop.leader_state import LeaderState
-from spotelastic.controller.model.observation import ControllerPolicy, Observation
+from spotelastic.controller.model.observation import ControllerPolicy, Observation, Records
 from spotelastic.metrics import job as job_metrics
 from spotelastic.metrics.job import PublishedFacts
 from spotelastic.model.job import Capacity, Job
@@ -106,7 +105,7 @@ def test_a_limit_of_the_cost_sees_traffic() -> None:
     assert money.workers == 1.0
     policy = ControllerPolicy(capacity=Capacity(max_cost=5.2), ends_within=0.0)
     (without, with_it) = (
-        limits.verdict(Observation(2, 0.0, money=each), HOUR, policy)
+        limits.verdict(Observation(desired=2, since=0.0, money=each), HOUR, policy)
         for each in (usage.money(BILL.values(), HOUR), replace(money, spent=5.3))
     )
     assert without is None

@@ -218,9 +218,12 @@ def test_a_warning_is_deleted_only_once_its_node_is_replaced(store: MemoryStore)
     place, (warning, _) = GroupMember("i-noticed", "InService"), everything().messages
     machine = everything().machines["i-noticed"]
     seen = Observation(
-        1, 0.0, group=WorkerGroup("workers", 1, (place,)), machines={"i-noticed": machine}
+        desired=1,
+        since=0.0,
+        group=WorkerGroup("workers", 1, (place,)),
+        machines={"i-noticed": machine},
+        messages=(warning,),
     )
-    seen = replace(seen, messages=(warning,))
     for fails in (0, 0, -1):
         client = Client(fails, TROUBLE["throttled"])
         actor(client, store, leadership).perform(decide(seen, NOW, POLICY).actions)

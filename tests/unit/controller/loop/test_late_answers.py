@@ -14,7 +14,6 @@ from spotelastic.cloud.events import StateChange
 from spotelastic.cloud.memory.memory_capacity import NAMES
 from spotelastic.cloud.model import GroupMember, Instance, LaunchQuotas, WorkerGroup
 from spotelastic.controller.decisions import interruptions
-from spotelastic.controller.etcd.etcd_mirror import Records
 from spotelastic.controller.loop.leader_state import (
     SHOWN_WITHIN,
     LeaderState,
@@ -26,6 +25,7 @@ from spotelastic.controller.model.observation import (
     CompleteDrain,
     Message,
     Observation,
+    Records,
     Remove,
     Replace,
     SetDesired,

@@ -9,7 +9,6 @@ from support.clusters.leading_controller import CONFIG, NODES, CloudAnswers, tak
 
 from spotelastic.cloud.model import GroupMember, GroupNames, Instance, LaunchQuotas, WorkerGroup
 from spotelastic.controller.decisions.housekeeping import Teardown
-from spotelastic.controller.etcd.etcd_mirror import Records
 from spotelastic.controller.loop.leader_state import LeaderState
 from spotelastic.controller.loop.requests import (
     AnyAction,
@@ -26,7 +25,7 @@ from spotelastic.controller.loop.requests import (
     StepAnswer,
     TakeOver,
 )
-from spotelastic.controller.model.observation import Message, Replace
+from spotelastic.controller.model.observation import Message, Records, Replace
 from spotelastic.model.gpu import GpuFault
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import Job
