@@ -37,7 +37,7 @@ def try_receivers(
             "no receiver is configured: give a URL, or the variable that holds it, here or as "
             "`notify` in spotelastic.toml"
         )
-    trial = Notification(f"trial {new_id()}", "trial", TITLE, TEXT)
+    trial = Notification(f"trial {new_id()}", TITLE, TEXT)
     results = []
     for name, url in found.items():
         why = receiver(aws, name, url).send(trial).why

@@ -4,16 +4,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from spotelastic.metrics import job
-from spotelastic.metrics.catalogue import Sample, declared
+from spotelastic.metrics.catalogue import Metric, Sample
 from spotelastic.metrics.job import PublishedFacts
 
-LEADS = declared(
+LEADS = Metric(
     "controller_leads",
     "gauge",
     "Whether this controller leads: of one cluster one does.",
     "controller",
 )
-CALLS = declared(
+CALLS = Metric(
     "cloud_calls_total",
     "counter",
     "Calls of this controller to the cloud's services, by outcome.",

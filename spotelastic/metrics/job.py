@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, get_args
 
 from spotelastic.clock import wall
-from spotelastic.metrics.catalogue import Metric, Sample, declared
+from spotelastic.metrics.catalogue import Metric, Sample
 from spotelastic.model.estimate import progress_of
 from spotelastic.model.headline import HeadlineKind, headlines
 from spotelastic.model.in_place import OUTCOMES, REHEARSED
@@ -45,7 +45,7 @@ class PublishedFacts:
 
 
 def _job(name: str, help: str, *labels: str, kind: Any = "gauge") -> Metric:
-    return declared(name, kind, help, "job", labels)
+    return Metric(name, kind, help, "job", labels)
 
 
 def _count(name: str, help: str, *labels: str) -> Metric:

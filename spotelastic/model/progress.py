@@ -338,14 +338,14 @@ class Interruption:
     node: str
     """Empty: workers lost a peer, and it is not known of which node."""
     at: float
-    seen_after_s: float | None
-    saved_step: int | None
+    seen_after_s: float | None = None
+    saved_step: int | None = None
     """The step that training resumed from."""
-    committed: bool | None
+    committed: bool | None = None
     """Whether that step reached the object store."""
-    pause_s: float | None
+    pause_s: float | None = None
     """Seconds from the last step before to the first step after, less one ordinary step."""
-    steps_lost: int | None
+    steps_lost: int | None = None
     """Optimizer steps that had to be repeated."""
     told_by: str = ""
     """The source that reported it first: imds, sqs, signal or command; for a loss ec2 or lease;
@@ -391,6 +391,8 @@ class ReportJob:
 
 @dataclass(frozen=True, slots=True)
 class Report:
+    """What a job has come to. Fields that a `Status` has as well say the same."""
+
     job: ReportJob
     interruptions: tuple[Interruption, ...]
     goodput: float
@@ -414,17 +416,13 @@ class Report:
     total_usd_per_hour: float = 0.0
     """What all that runs now costs an hour."""
     rehearsal: Rehearsal | None = None
-    """What a step that was made again has shown; None: none was."""
     proof: Rehearsal | None = None
-    """What the first commit has shown when it was read back; None: it was not yet."""
     fingerprint: str = ""
     """SHA-256 of the parameters, buffers and optimizers with which a run with virtual ranks has
     ended; empty for others.
     """
     skipped: Skipped = Skipped()
-    """Steps that `--guard` has skipped."""
     audit: Rehearsal | None = None
-    """The newest audit in which ranks have differed; None: in none."""
     traffic_usd: float = 0.0
     """What the nodes have sent to other zones cost so far."""
     traffic_usd_per_hour: float = 0.0
@@ -440,16 +438,14 @@ class Report:
 class Cost:
     """What a cluster costs, in US dollars.
 
-    That is all that AWS bills by the hour, and what nodes send to other zones.
+    That is all that AWS bills by the hour, and what nodes send to other zones. Fields that a
+    `Report` has as well say the same.
     """
 
     name: str
     usd_per_hour: float
-    """What the worker nodes that run now cost an hour."""
     cost_usd: float
-    """What the worker nodes cost so far."""
     on_demand_usd: float
-    """What the same hours would have cost on demand."""
     spot_hours: float
     """Hours of spot worker nodes."""
     on_demand_hours: float
@@ -463,19 +459,12 @@ class Cost:
     nodes.
     """
     prices_of: str = ""
-    """Date of the on-demand prices."""
     control_usd_per_hour: float = 0.0
-    """What the control nodes and NAT gateways that run now cost an hour."""
     control_usd: float = 0.0
-    """What control nodes and NAT gateways cost so far."""
     total_usd_per_hour: float = 0.0
-    """What all that runs now costs an hour."""
     total_usd: float = 0.0
-    """What the whole cluster cost so far."""
     traffic_usd: float = 0.0
-    """What the nodes have sent to other zones cost so far."""
     traffic_usd_per_hour: float = 0.0
-    """What they send to other zones now costs an hour."""
 
     @property
     def is_priced(self) -> bool:

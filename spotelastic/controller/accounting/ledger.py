@@ -39,7 +39,7 @@ from spotelastic.controller.accounting.run_segments import (
     step_before,
     transitions,
 )
-from spotelastic.controller.accounting.usage import HOUR, Usage, split
+from spotelastic.controller.accounting.usage import HOUR, Usage, expenses
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import ENDED, Job
 from spotelastic.model.progress import (
@@ -71,7 +71,7 @@ def report(
     `prices_of` is the date of its on-demand prices.
     """
     points = sorted(points, key=moment)
-    workers, spent = [item for item in usage if item.role == "worker"], split(usage, now)
+    workers = [item for item in usage if item.role == "worker"]
     runs = runs_of(history, current, job, points)
     ordinary = ordinary_step(points, runs)
     rounds = [run.round for run in runs]
@@ -101,21 +101,13 @@ def report(
         interruptions=tuple(sorted(rows, key=lambda row: (row.at, row.node))),
         goodput=_goodput(runs, outages, ordinary),
         node_hours=sum(item.hours(now) for item in workers),
-        cost_usd=spent.workers.spent,
-        on_demand_usd=sum(item.hours(now) * item.on_demand_rate for item in workers),
-        usd_per_hour=spent.workers.per_hour,
         prices_of=prices_of,
-        control_usd=spent.control.spent,
-        control_usd_per_hour=spent.control.per_hour,
-        total_usd=spent.total.spent,
-        total_usd_per_hour=spent.total.per_hour,
+        **expenses(usage, now),
         rehearsal=rehearsals.telling(events),
         proof=rehearsals.proof(events),
         fingerprint=rehearsals.fingerprint(events, final_step),
         skipped=rehearsals.skipped(events),
         audit=rehearsals.audit(events),
-        traffic_usd=spent.traffic.spent,
-        traffic_usd_per_hour=spent.traffic.per_hour,
     )
 
 
@@ -152,15 +144,10 @@ def _priced(
         usd = round(billed + repeated, 6)
     after = transition.after
     return [
-        Interruption(
-            kind=trouble.kind,
-            node=trouble.node,
-            at=trouble.at,
-            told_by=trouble.told_by,
-            seen_after_by=dict(trouble.seen_after_by),
+        replace(
+            _row(trouble),
             first_step_at=(after.first_at or None) if after is not None else None,
             usd=usd if trouble is blamed or usd is None else 0.0,
-            seen_after_s=_rounded(trouble.seen_after),
             saved_step=saved,
             committed=_is_committed(transition, events),
             pause_s=_rounded(pause),
@@ -171,6 +158,17 @@ def _priced(
         )
         for trouble in found
     ]
+
+
+def _row(trouble: Trouble) -> Interruption:
+    return Interruption(
+        kind=trouble.kind,
+        node=trouble.node,
+        at=trouble.at,
+        seen_after_s=_rounded(trouble.seen_after),
+        told_by=trouble.told_by,
+        seen_after_by=dict(trouble.seen_after_by),
+    )
 
 
 def _with_restores(rows: Iterable[Interruption], events: Iterable[Event]) -> list[Interruption]:
@@ -241,22 +239,8 @@ def _idle(events: Sequence[Event], known: Set[str], until: float) -> list[Interr
         kind = kind_told(mine)
         if kind is None or kind is InterruptionKind.PLANNED:
             continue
-        trouble = observed(kind, node, accounts_of(mine, kind.traits.event))
-        rows.append(
-            Interruption(
-                kind=kind,
-                node=node,
-                at=trouble.at,
-                told_by=trouble.told_by,
-                seen_after_by=dict(trouble.seen_after_by),
-                seen_after_s=_rounded(trouble.seen_after),
-                saved_step=None,
-                committed=None,
-                pause_s=0.0,
-                steps_lost=0,
-                usd=0.0,
-            )
-        )
+        row = _row(observed(kind, node, accounts_of(mine, kind.traits.event)))
+        rows.append(replace(row, pause_s=0.0, steps_lost=0, usd=0.0))
     return rows
 
 
@@ -269,24 +253,11 @@ def _outages(
     """
     rows = []
     for data, at, node in _distinct_outages(events):
-        seen = data.get("seen_at")
-        rows.append(
-            Interruption(
-                kind=InterruptionKind.ETCD,
-                node=node,
-                at=at,
-                seen_after_s=None if seen is None else _rounded(max(0.0, float(seen) - at)),
-                saved_step=None,
-                committed=None,
-                pause_s=_rounded(
-                    _gap_around(
-                        *(at, float(data.get("back_at") or at), points),
-                        step_before(at, points, ordinary),
-                    )
-                ),
-                steps_lost=0,
-            )
-        )
+        seen, back_at = data.get("seen_at"), float(data.get("back_at") or at)
+        after = None if seen is None else max(0.0, float(seen) - at)
+        pause = _gap_around(at, back_at, points, step_before(at, points, ordinary))
+        row = _row(Trouble(InterruptionKind.ETCD, node, at, after))
+        rows.append(replace(row, pause_s=_rounded(pause), steps_lost=0))
     return rows
 
 

@@ -29,7 +29,6 @@ def moved(earlier: Earlier, report: Report, points: Sequence[Point]) -> Interrup
         kind=InterruptionKind.MOVED,
         node=f"{earlier.region} to {earlier.to}",
         at=earlier.last_step_at,
-        seen_after_s=None,
         saved_step=earlier.step,
         committed=True,
         pause_s=pause,

@@ -92,7 +92,7 @@ def healthy(nodes: Iterable[str], drains: Mapping[str, Drain]) -> tuple[str, ...
 
 def blame(seen: Observation, now: float) -> Iterator[Action]:
     """Has a node replaced that failed first twice in a row, while others were there."""
-    life = seen.job.at if seen.job is not None else 0.0
+    life = seen.life
     if seen.ended or seen.ending is not None or len(seen.nodes) < 2:
         return
     if any(e.data.get("cause") == FAILS_FIRST and e.at >= life for e in seen.told_of(UNHEALTHY)):

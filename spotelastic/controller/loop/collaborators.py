@@ -1,28 +1,14 @@
 """What a leading controller works with: where its messages come from, and where its results go."""
 
-import random
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from spotelastic_checkpoints.backoff import Draw
-
-from spotelastic.cloud.port import Cloud
 from spotelastic.controller.accounting.status import Account
-from spotelastic.controller.effects import inbox
 from spotelastic.controller.effects.executor import ControllerExecutor
-from spotelastic.controller.effects.inbox import Inbox
-from spotelastic.controller.effects.publisher import Publisher
-from spotelastic.controller.etcd.etcd_leader import EtcdLeader
-from spotelastic.controller.etcd.snapshots import Snapshots
-from spotelastic.controller.model.config import ControllerConfig
 from spotelastic.controller.model.observation import Message, PendingCommand
-from spotelastic.metrics.job import PublishedFacts
 from spotelastic.model.progress import Event
 from spotelastic.notifications.notification import Notification
-from spotelastic.store.election import Leadership
-from spotelastic.store.port import Store
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -93,35 +79,3 @@ class Collaborators:
     def close(self) -> None:
         for part in (self.events, self.commands, self.snapshots, self.publisher):
             part.close()
-
-
-def connect(
-    config: ControllerConfig,
-    cloud: Cloud,
-    store: Store,
-    leadership: Leadership,
-    wake: threading.Event,
-    alive: Callable[[], bool],
-    shows: Callable[[PublishedFacts], None],
-    notifier: Notifies,
-    draw: Draw = random.uniform,
-) -> Collaborators:
-    """Start the collaborators of a leader.
-
-    `alive` tells whether the leadership's lease is still held; `shows` is given what is published;
-    `draw` returns a random number between two, for back-off.
-    """
-    spec = config.spec
-    executor = ControllerExecutor(cloud, store, leadership, spec.run, alive)
-    etcd_leader = EtcdLeader(spec.etcd, spec.etcd_members, config.tls)
-    pace, soon = config.pace, config.policy.command_lifetime / 2  # or commands would be void
-    return Collaborators(
-        executor=executor,
-        publisher=Publisher(cloud.objects, etcd_leader, alive, shows=shows),
-        events=Inbox(cloud.events, inbox.message, wake.set, pace=pace),
-        commands=Inbox(
-            cloud.commands, inbox.order, wake.set, pace=pace, retry_at_most=soon, draw=draw
-        ),
-        snapshots=Snapshots(cloud.objects, spec.etcd, config.tls, pace.snapshots),
-        notifier=notifier,
-    )

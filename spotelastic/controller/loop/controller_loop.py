@@ -11,10 +11,16 @@ from spotelastic_checkpoints.threads import minded
 
 from spotelastic.clock import unbroken
 from spotelastic.cloud.port import Cloud
+from spotelastic.controller.effects import inbox
+from spotelastic.controller.effects.executor import ControllerExecutor
+from spotelastic.controller.effects.inbox import Inbox
 from spotelastic.controller.effects.price_cache import PriceCache
+from spotelastic.controller.effects.publisher import Publisher
+from spotelastic.controller.etcd.etcd_leader import EtcdLeader
 from spotelastic.controller.etcd.etcd_mirror import Mirror
-from spotelastic.controller.loop.cloud_reader import CloudReader
-from spotelastic.controller.loop.collaborators import Notifies, connect
+from spotelastic.controller.etcd.snapshots import Snapshots
+from spotelastic.controller.loop.collaborators import Collaborators, Notifies
+from spotelastic.controller.loop.leader_calls import LeaderCalls
 from spotelastic.controller.loop.leader_loop import LeaderLoop
 from spotelastic.controller.loop.leader_state import LeaderState
 from spotelastic.controller.model.config import ControllerConfig
@@ -190,12 +196,20 @@ def lead_with(
 
     `alive` tells whether the leadership's lease is still held; `shows` is given what is published.
     """
-    state = LeaderState.first(config, cloud.provider.names, unbroken())
-    reader = CloudReader(config, cloud)
-    collaborators = connect(
-        config, cloud, store, leadership, wake, alive, shows, notifier or Notifier(cloud.receivers)
+    spec, pace = config.spec, config.pace
+    soon = config.policy.command_lifetime / 2  # or commands would be void
+    leads = EtcdLeader(spec.etcd, spec.etcd_members, config.tls)
+    collaborators = Collaborators(
+        executor=ControllerExecutor(cloud, store, leadership, spec.run, alive),
+        publisher=Publisher(cloud.objects, leads, alive, shows=shows),
+        events=Inbox(cloud.events, inbox.message, wake.set, pace=pace),
+        commands=Inbox(cloud.commands, inbox.order, wake.set, pace=pace, retry_at_most=soon),
+        snapshots=Snapshots(cloud.objects, spec.etcd, config.tls, pace.snapshots),
+        notifier=notifier or Notifier(cloud.receivers),
     )
-    return LeaderLoop(state, mirror, reader, collaborators, wake, config.pace)
+    state = LeaderState.first(config, cloud.provider.names, unbroken())
+    calls = LeaderCalls(config, cloud, mirror, collaborators)
+    return LeaderLoop(state, calls, collaborators, wake, pace)
 
 
 def run(config: ControllerConfig, cloud: Cloud) -> int:

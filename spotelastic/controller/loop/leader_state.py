@@ -1,10 +1,10 @@
 """What a leading controller knows and remembers between its turns, as one value (pure).
 
-`turn.py` alone changes it, by what its requests are answered.
+`turn.py` alone changes it, by what its calls return.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from statistics import mean
 
@@ -19,34 +19,26 @@ from spotelastic.cloud.model import (
 from spotelastic.controller.accounting import rehearsals, training_pace, troubles, usage
 from spotelastic.controller.accounting.status import Account, reached
 from spotelastic.controller.accounting.usage import Bill
-from spotelastic.controller.decisions import capacity, short_lives
+from spotelastic.controller.decisions import capacity, housekeeping, short_lives
 from spotelastic.controller.decisions.housekeeping import BOOT, ClusterState, Examine, Postpone
 from spotelastic.controller.decisions.throttle import CloudThrottle, WarningRetry
 from spotelastic.controller.decisions.urgent import Membership, acted
-from spotelastic.controller.loop.requests import (
-    AnyAction,
-    GroupsSeen,
-    Inputs,
-    InstancesSeen,
-    JobRead,
-    Performed,
-    Result,
-    TakenOver,
-)
 from spotelastic.controller.loop.wanted_job import WantedJob
 from spotelastic.controller.model.config import ControllerConfig
 from spotelastic.controller.model.observation import (
+    Action,
     Discard,
     Fate,
     Message,
     Observation,
+    PendingCommand,
     Records,
     Remove,
     Replace,
     Tell,
     account,
 )
-from spotelastic.model.job import ENDED
+from spotelastic.model.job import ENDED, JobSpec
 from spotelastic.model.progress import LEDGER, newest_committed
 from spotelastic.notifications.due import NotificationFacts
 
@@ -55,8 +47,54 @@ SHOWN_WITHIN = 60.0
 _LAST: Mapping[str, int] = {"shutting-down": 1, "terminated": 2}
 """States that an instance never leaves for one before."""
 
+AnyAction = Action | housekeeping.Action
 Ended = Mapping[str, Replace | Remove]
 """What the groups were told to end, by instance."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What has come from outside by now: etcd's records, messages, commands and the time."""
+
+    now: float
+    """Seconds since the epoch, on a clock that nothing sets back."""
+    steady: float
+    """Seconds of a clock for pauses."""
+    chance: float
+    """A random number from 0 to 1, for back-off."""
+    records: Records = Records()
+    messages: tuple[Message, ...] = ()
+    """Messages that have not been deleted, the oldest first."""
+    handled: frozenset[str] = frozenset()
+    """Ids of events that were dealt with before."""
+    commands: tuple[PendingCommand, ...] = ()
+    answered: frozenset[str] = frozenset()
+    """Ids of commands that were answered before."""
+    undelivered: tuple[str, ...] = ()
+    """Notifications that no receiver has taken yet: one line each."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobRead:
+    """What the bucket says of the job."""
+
+    stopping: bool
+    """Whether the cluster is to be taken down."""
+    spec: JobSpec | None
+    """The job's description; None if the bucket has none."""
+    quotas: LaunchQuotas
+    """The quotas that its nodes count against."""
+
+
+@dataclass(frozen=True, slots=True)
+class TakenOver:
+    """The job, and what the leader before had published."""
+
+    job: JobRead
+    bill: Bill
+    billed_at: float
+    short_since: float | None
+    """Since when the leader before saw fewer nodes than the job needs."""
 
 
 def groups_now(groups: Mapping[str, WorkerGroup], ended: Ended) -> dict[str, WorkerGroup]:
@@ -167,30 +205,26 @@ class LeaderState:
 
     # -- what changes it -------------------------------------------------------------------------
 
-    def answered(self, result: Result, now: float) -> "LeaderState":
-        """Return the state after a request was answered, at `now`."""
-        view = self.view
-        match result:
-            case TakenOver(job, bill, billed_at, short_since):
-                known = replace(self._job_read(job, now), taken_over=True, short_since=short_since)
-                return replace(known, view=replace(known.view, bill=bill, billed_at=billed_at))
-            case JobRead():
-                return self._job_read(result, now)
-            case GroupsSeen(groups):
-                view = replace(view, groups=groups_now(groups, self.ended))
-            case InstancesSeen(instances, bill, date):
-                there = instances_now(view.instances, instances, now)
-                view = replace(view, instances=there, bill=bill, billed_at=now, prices_of=date)
-            case Performed(done):
-                return self._performed(done)
-        return replace(self, view=view)
+    def took_over(self, found: TakenOver, now: float) -> "LeaderState":
+        known = self.job_read(found.job, now)
+        view = replace(known.view, bill=found.bill, billed_at=found.billed_at)
+        return replace(known, view=view, taken_over=True, short_since=found.short_since)
 
-    def _job_read(self, read: JobRead, now: float) -> "LeaderState":
+    def job_read(self, read: JobRead, now: float) -> "LeaderState":
         wanted = self.view.job.read(read.stopping, read.spec, now)
         return replace(self, view=replace(self.view, job=wanted, quotas=read.quotas))
 
-    def _performed(self, done: Iterable[AnyAction]) -> "LeaderState":
-        done = tuple(done)
+    def groups_seen(self, groups: Mapping[str, WorkerGroup]) -> "LeaderState":
+        return replace(self, view=replace(self.view, groups=groups_now(groups, self.ended)))
+
+    def instances_seen(
+        self, found: Mapping[str, Instance], bill: Bill, prices_of: str, now: float
+    ) -> "LeaderState":
+        there = instances_now(self.view.instances, found, now)
+        view = replace(self.view, instances=there, bill=bill, billed_at=now, prices_of=prices_of)
+        return replace(self, view=view)
+
+    def performed(self, done: Sequence[AnyAction]) -> "LeaderState":
         told = {account(action.event) for action in done if isinstance(action, Tell)}
         examined = {action.machine.id for action in done if isinstance(action, Examine)}
         postponed = [action.until for action in done if isinstance(action, Postpone)]

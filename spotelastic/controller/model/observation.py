@@ -256,6 +256,17 @@ class Observation(Records):
         """Return the events of this kind."""
         return tuple(event for event in self.events if event.kind == kind)
 
+    def tell_once(
+        self, event: Event, after: tuple["Action", ...] = (), cause: str = ""
+    ) -> tuple["Tell", ...]:
+        """Return what puts an event on record; nothing if it is there."""
+        return () if account(event) in self.told else (Tell(event, after, cause=cause),)
+
+    @property
+    def life(self) -> float:
+        """When the present life of the job began; 0: none has."""
+        return self.job.at if self.job is not None else 0.0
+
     @property
     def ended(self) -> bool:
         return self.job is not None and self.job.state in ENDED
@@ -282,9 +293,21 @@ class Observation(Records):
         """Return the pool that the group launches in now."""
         return group.name, "" if self.home is None else self.home.name
 
+    @property
+    def members(self) -> tuple[GroupMember, ...]:
+        return tuple(member for group in self.groups for member in group.members)
+
+    @property
+    def staying(self) -> list[str]:
+        """The members that are not leaving."""
+        return [member.instance for member in self.members if not member.leaving]
+
+    def group_of(self, instance: str) -> WorkerGroup | None:
+        return next((each for each in self.groups if each.member(instance)), None)
+
     def member(self, instance: str) -> GroupMember | None:
-        found = (group.member(instance) for group in self.groups)
-        return next((member for member in found if member is not None), None)
+        group = self.group_of(instance)
+        return None if group is None else group.member(instance)
 
     def warning(self, instance: str) -> str:
         """Return the id of the message that warns of the instance; empty for none.
@@ -314,152 +337,143 @@ class Observation(Records):
 # -- what is done --------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caused:
+    """An action."""
+
+    cause: str = ""
+    """The id of the message that caused it; empty: none did."""
+
+
 @dataclass(frozen=True, slots=True)
-class DrainNode:
+class DrainNode(Caused):
     """Make the node leave."""
 
     drain: Drain
-    cause: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Replace:
+class Replace(Caused):
     """End an instance of a group, which replaces it if its size says so."""
 
     instance: str
     reason: str
-    cause: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Remove:
+class Remove(Caused):
     """End an instance of a group, and shrink the group by it."""
 
     instance: str
     reason: str
-    cause: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class CompleteDrain:
+class CompleteDrain(Caused):
     """Tell the group not to wait for this terminating instance any longer."""
 
     instance: str
     group: str
-    cause: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class EndMachine:
+class EndMachine(Caused):
     """End an instance that no group accounts for."""
 
     instance: str
     reason: str
-    cause: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Forget:
+class Forget(Caused):
     """Drop the registration of a node whose instance is gone, before its lease runs out."""
 
     node: Node
-    cause: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class SetDesired:
+class SetDesired(Caused):
     group: str
     size: int
     reason: str
-    cause: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class SetSubnets:
+class SetSubnets(Caused):
     """Let the group launch in these subnets. Instances in others stay."""
 
     group: str
     subnets: tuple[str, ...]
     reason: str
-    cause: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class ResumeLaunches:
+class ResumeLaunches(Caused):
     """Let a group that the cloud has suspended launch again."""
 
     group: str
-    cause: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class AskToEnd:
+class AskToEnd(Caused):
     """Have the nodes save, and end the job then."""
 
     ending: Ending
-    cause: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class EndJobAtOnce:
+class EndJobAtOnce(Caused):
     """End the job at once."""
 
     job: Job
-    cause: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Revive:
+class Revive(Caused):
     """Let a job that has ended go on, from its newest commit, on new nodes."""
 
     job: Job
     settings: Settings
-    cause: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Rescale:
+class Rescale(Caused):
     """Change the job's description as a command says."""
 
     command: Command
-    cause: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Resettle:
+class Resettle(Caused):
     """Give the nodes other settings."""
 
     settings: Settings
-    cause: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Tell:
+class Tell(Caused):
     """Put an event on record."""
 
     event: Event
-    cause: str = ""
     after: tuple["Action", ...] = ()
     """Actions that the event reports. It is recorded once they are done."""
 
 
 @dataclass(frozen=True, slots=True)
-class Discard:
+class Discard(Caused):
     """Delete a message, once every action that it caused is done."""
 
     message: Message
     fate: Fate
-    cause: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(Caused):
     """Answer a command and delete it, once what it causes is done."""
 
     order: PendingCommand
     answer: Answer | None
     """The answer; None: its sender no longer waits."""
-    cause: str = ""
 
 
 Action = (

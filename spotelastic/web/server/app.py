@@ -208,7 +208,7 @@ class _DashboardPages:
             )
         except SpotelasticError as error:
             return web.json_response({"trouble": str(error)})
-        return web.json_response(asdict(page))
+        return web.json_response(page)
 
     async def act(self, request: web.Request) -> web.StreamResponse:
         """Carry out a command; send a line for each thing to tell, and last what was done.

@@ -32,29 +32,6 @@ LATE = 5000
 """Milliseconds by which a line may arrive after younger ones."""
 
 
-@dataclass(frozen=True, slots=True)
-class ShownLine:
-    """A line of output, as a page shows it."""
-
-    id: str
-    """Tells it from all others."""
-    at: float
-    """When it was written (epoch seconds): the browser knows its own zone."""
-    node: str
-    """The node's name, short enough for its column."""
-    rank: int
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class OutputPage:
-    """The lines since the last look."""
-
-    lines: tuple[ShownLine, ...]
-    next: int
-    """From when on to ask for more, in milliseconds since the epoch."""
-
-
 class DashboardSource(Protocol):
     """The clusters that a dashboard shows. Its methods may block, and are called on threads."""
 
@@ -64,8 +41,11 @@ class DashboardSource(Protocol):
     def look(self, name: str) -> LiveLook:
         """Return what is to be seen of a cluster. Raises `UsageError` if there is none."""
 
-    def output(self, name: str, rank: int | None, since: int) -> OutputPage:
-        """Return the workers' lines since then (in milliseconds; 0: of the last time)."""
+    def output(self, name: str, rank: int | None, since: int) -> dict[str, Any]:
+        """Return the workers' `lines` since then, and the `next` time to ask for more from.
+
+        Both times are in milliseconds since the epoch; 0: those of the last time.
+        """
 
     def act(self, name: str, action: str, given: Mapping[str, Any], say: Say) -> str:
         """Carry out a command, and return what was done."""
@@ -122,7 +102,7 @@ class TargetSource:
         """Return what is to be seen of a cluster. Raises `UsageError` if there is none."""
         return self._cluster(name).feed.look()
 
-    def output(self, name: str, rank: int | None, since: int) -> OutputPage:
+    def output(self, name: str, rank: int | None, since: int) -> dict[str, Any]:
         """Return the workers' lines since then (in milliseconds; 0: of the last time)."""
         now = wall()
         cluster = self._cluster(name).reader.cluster
@@ -130,18 +110,18 @@ class TargetSource:
             last = min(now, cluster.status().at)
             since = int(1000 * max(last - AT_FIRST, 0.0))
         found = deque(logs.since(cluster.record, Wanted(rank), since), maxlen=MOST_LINES)
-        lines = tuple(
-            ShownLine(
-                id,
-                line.at,
-                words.short(line.node),
-                line.rank,
-                words.plain(line.text),
-            )
+        lines = [
+            {
+                "id": id,
+                "at": line.at,
+                "node": words.short(line.node),
+                "rank": line.rank,
+                "text": words.plain(line.text),
+            }
             for id, line in found
-        )
+        ]
         newest = max((int(line.at * 1000) for _, line in found), default=since + LATE)
-        return OutputPage(lines, max(since, newest - LATE))
+        return {"lines": lines, "next": max(since, newest - LATE)}
 
     def act(self, name: str, action: str, given: Mapping[str, Any], say: Say) -> str:
         """Carry out a command, and return what was done."""

@@ -24,7 +24,6 @@ from spotelastic.web.view.rows import CheckpointRow, CostRow, EventRow, Interrup
 from spotelastic.web.view.timeline import (
     NodeTimeline,
     node_timeline,
-    not_finite_spells,
     round_starts,
 )
 
@@ -122,8 +121,7 @@ def curves_of(it: PublishedCluster, now: float) -> DrawnCurves:
     """Return the curves."""
     interruptions = it.report.interruptions if it.report is not None else ()
     starts = round_starts(it.events)
-    spells = not_finite_spells(it.events)
-    drawn = loss_chart(it.points, interruptions, starts, now, it.status.not_finite, spells)
+    drawn = loss_chart(it.points, interruptions, starts, now, it.status.not_finite)
     timeline = node_timeline(it.status, it.events)
     return DrawnCurves(drawn, timeline, history(it, timeline.counts if timeline else ()))
 

@@ -5,7 +5,7 @@ lets the leader take turns, and reads the results: calls to the cloud, published
 etcd.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -21,33 +21,20 @@ from support.store.memory_store import MemoryStore
 from spotelastic.clock import unbroken
 from spotelastic.cloud import bucket
 from spotelastic.cloud.events import SpotWarning
-from spotelastic.cloud.model import Instance, WorkerGroup
+from spotelastic.cloud.model import Instance
 from spotelastic.controller.accounting.status import Account
+from spotelastic.controller.accounting.usage import Bill
 from spotelastic.controller.effects.executor import ControllerExecutor
 from spotelastic.controller.etcd.etcd_mirror import Mirror
-from spotelastic.controller.loop.cloud_reader import CloudReader
 from spotelastic.controller.loop.collaborators import Collaborators
+from spotelastic.controller.loop.leader_calls import LeaderCalls
 from spotelastic.controller.loop.leader_loop import LeaderLoop
-from spotelastic.controller.loop.leader_state import LeaderState
-from spotelastic.controller.loop.requests import (
-    AnyAction,
-    Done,
-    GroupsSeen,
+from spotelastic.controller.loop.leader_state import (
+    CloudView,
     Inputs,
-    InstancesSeen,
     JobRead,
-    LookAtGroups,
-    LookAtInstances,
-    LookAtJob,
-    Perform,
-    Performed,
-    Publish,
-    Published,
-    Request,
-    Result,
-    StepAnswer,
+    LeaderState,
     TakenOver,
-    TakeOver,
 )
 from spotelastic.controller.loop.turn import Turn
 from spotelastic.controller.model.config import ControllerConfig, LoopPace
@@ -216,7 +203,6 @@ class Leader:
         leadership = campaign(self.store, KEYS.leader, b"i-control", self.store.grant(1e6))
         assert leadership is not None
         cloud = RecordedCloud(self.log, self.capacity, self.objects, self.prices).cloud
-        reader = CloudReader(CONFIG, cloud, self.time.clock, self.time.steady)
         executor = ControllerExecutor(cloud, self.store, leadership, SPEC.run, lambda: True)
         collaborators = Collaborators(
             executor,
@@ -226,17 +212,17 @@ class Leader:
             FakePublisher(),
             self.notifier,
         )
-        self.loop = LeaderLoop(
-            LeaderState.first(CONFIG, self.capacity.names, self.time.clock()),
+        calls = LeaderCalls(
+            CONFIG,
+            cloud,
             self.mirror,
-            reader,
             collaborators,
-            AlwaysAwake(),
-            PACE,
             self.time.clock,
             self.time.steady,
             lambda _, high: high,
         )
+        state = LeaderState.first(CONFIG, self.capacity.names, self.time.clock())
+        self.loop = LeaderLoop(state, calls, collaborators, AlwaysAwake(), PACE)
         return self.loop
 
     def observed(self) -> Observation:
@@ -313,45 +299,35 @@ class Until:
         return self.leader.time.now >= self.end
 
 
-@dataclass
-class CloudAnswers:
-    """What the requests of a turn find, where nothing fails."""
+class FakeCalls(LeaderCalls):
+    """The calls of turns in a test, where nothing fails."""
 
-    job: JobRead
-    groups: Callable[[], Mapping[str, WorkerGroup]]
-    instances: Callable[[], Mapping[str, Instance]]
-    perform: Callable[[Sequence[AnyAction]], Sequence[AnyAction]]
-    """Returns those that were done."""
+    def __init__(self, job: JobRead) -> None:
+        self.read = job
 
-    def __call__(self, request: Request) -> Result:
-        match request:
-            case TakeOver():
-                return TakenOver(self.job, {}, 0.0, None)
-            case LookAtJob():
-                return self.job
-            case LookAtGroups():
-                return GroupsSeen(self.groups())
-            case LookAtInstances():
-                return InstancesSeen(self.instances(), {}, "")
-            case Publish():
-                return Published(())
-            case Perform(actions):
-                return Performed(tuple(self.perform(actions)))
-        return Done()
+    def complain(self, line: str) -> None: ...  # type: ignore[override]
+
+    def take_over(self) -> TakenOver:
+        return TakenOver(self.read, {}, 0.0, None)
+
+    def job(self, types: tuple[str, ...], *, required: bool) -> JobRead | None:
+        return self.read
+
+    def instances(self, view: CloudView) -> tuple[Mapping[str, Instance], Bill, str]:
+        return self.machines(), {}, ""
+
+    def machines(self) -> Mapping[str, Instance]:
+        raise NotImplementedError
+
+    def publish(self, account: Account, *, last: bool) -> tuple[Event, ...]:
+        return ()
 
 
-def take_turn(
-    state: LeaderState, first: Inputs, answer: Callable[[Request], StepAnswer]
-) -> LeaderState:
-    """A turn by itself, as a pure step: the state after it."""
-    turn = Turn(state, first, PACE)
-    steps = turn.run()
-    try:
-        request = next(steps)
-        while True:
-            request = steps.send(answer(request))
-    except StopIteration:
-        return turn.state
+def take_turn(state: LeaderState, calls: LeaderCalls) -> LeaderState:
+    """A turn by itself: the state after it."""
+    turn = Turn(state, calls, PACE)
+    turn.run()
+    return turn.state
 
 
 def warns(node: str) -> Message:

@@ -64,8 +64,8 @@ def test_every_byte_is_on_the_bill_once(happens: Sequence[tuple[str, str, int]])
         )
         published = published if what in ("sends", "leader changes") else bill
     assert {name: bill[name].crossed for name in "ab"} == total
-    spent = usage.split(bill.values(), HOUR)
-    assert spent.traffic.spent == pytest.approx(sum(total.values()) / GB * TRAFFIC_USD)
+    spent = usage.expenses(bill.values(), HOUR)["traffic_usd"]
+    assert spent == pytest.approx(sum(total.values()) / GB * TRAFFIC_USD)
 
 
 @given(
@@ -118,7 +118,7 @@ def test_who_does_not_train_or_is_gone_sends_nothing_now() -> None:
     )
     assert [bill[name].crossing for name in "ab"] == [9, 0]
     gone = usage.closed(bill, HOUR)
-    assert usage.split(gone.values(), HOUR).traffic.per_hour == 0.0
+    assert usage.expenses(gone.values(), HOUR)["traffic_usd_per_hour"] == 0.0
     assert gone["a"].traffic.spent > 0.0
 
 
