@@ -25,8 +25,7 @@ class Metric:
     help: str
     source: SourceOfMetric
     labels: tuple[str, ...] = ()
-    """Besides `cluster`, which each has. The values of each are few: words of the product, names of
-    AWS's services, or nodes that are there now."""
+    """Besides `cluster`, which each has. Each has few values, such as words of the product."""
 
     def __post_init__(self) -> None:
         assert all(other.name != self.name for other in EVERY), self.name

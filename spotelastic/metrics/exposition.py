@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric as Family
 
 Read = Callable[[], Iterable[tuple[str, Iterable[Sample]]]]
-"""Returns the samples that there are now, with the name of the cluster that they are of. It is
-called at each scrape, on the scrape's thread."""
+"""Returns the present samples with their cluster's name, at each scrape, on its thread."""
 
 
 class SampleCollector:

@@ -24,9 +24,7 @@ NOTICES = frozenset({"notice", "rebalance", "leave", "unhealthy"})
 """Kinds of events that warn of a node's end."""
 KINDS = tuple(str(kind.value) for kind in InterruptionKind)
 SOURCES = ("memory", "store")
-"""What a round goes on from. Together with `KINDS` and the causes of rounds these begin at 0: a
-counter that appears with its first increase has no rate.
-"""
+"""What a round goes on from. These labels begin at 0: without, a first increase has no rate."""
 OTHER = "other"
 """The label of what another version has a word of its own for: one label more, not many."""
 

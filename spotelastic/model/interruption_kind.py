@@ -82,9 +82,7 @@ class InterruptionTraits:
     at_once: bool = False
     """Nobody waits for a save with the node: its workers have ended, or are not to be relied on."""
     ahead: float = math.inf
-    """Seconds before its deadline at which a node drains; infinite: as soon as it is told. What is
-    days away is only announced until then.
-    """
+    """Seconds before its deadline at which a node drains; infinite: as soon as it is told."""
     is_replaced_ahead: bool = False
     """Whether the cluster replaces the node before that, at a time when nothing else is missing."""
     is_asked_for: bool = False

@@ -10,7 +10,7 @@ record and the sending.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from spotelastic.model.counting import DAY, MINUTE, counted, dollars, duration, span
+from spotelastic.model.counting import DAY, HOUR, MINUTE, counted, dollars, duration, span
 from spotelastic.model.estimate import roughly
 from spotelastic.model.headline import SHORT
 from spotelastic.model.in_place import Rehearsal
@@ -23,7 +23,6 @@ from spotelastic.redaction import without_known_formats
 
 TOLD = "notify"
 """Kind of the events by which what was told is on record."""
-HOUR = 3600.0
 
 
 SHORT_FOR = 900.0
@@ -31,8 +30,7 @@ SHORT_FOR = 900.0
 BUDGET = 0.8
 """Share of --max-cost from which on it is told."""
 NEAR, NEAREST = HOUR, 300.0
-"""Seconds before the deadline, or a tenth of the time that the job was given if less, and at least.
-"""
+"""Seconds before the deadline at most, and at least; else a tenth of the time given."""
 LATE = HOUR
 """Seconds after which a digest that nobody could send in time is left out."""
 AGAIN = HOUR
@@ -53,12 +51,10 @@ class NotificationFacts:
     step: int = 0
     """The newest step that is known; of a job that has ended, its last."""
     total: int = 0
-    """The step that the run ends with; 0: the script does not say."""
     nodes: int = 0
     least: int = 0
     short_since: float | None = None
     spent: float = 0.0
-    """US dollars that the cluster has cost so far."""
     per_hour: float = 0.0
     capacity: Capacity = Capacity()
     rehearsal: Rehearsal | None = None
@@ -67,7 +63,6 @@ class NotificationFacts:
     troubles: Sequence[Event] = ()
     """What is on record as wrong, and not as over."""
     linger: float | None = None
-    """Seconds that the cluster stays after its job; None: it does not end by itself."""
     digest: str = ""
     """The time of day (UTC) of the digest, as HH:MM; empty: there is none."""
     pace: float = 0.0

@@ -16,11 +16,11 @@ from spotelastic_checkpoints.types import Commit
 from spotelastic.cloud.model import ALIVE
 from spotelastic.controller.decisions import regions
 from spotelastic.controller.model.regions import (
-    HOUR,
     RegionHistory,
     RegionOffer,
     RegionPolicy,
 )
+from spotelastic.model.counting import HOUR
 from spotelastic.model.job import ENDED, Ending
 from spotelastic.replay.market import ZONE, SimulatedMarket
 from spotelastic.replay.nodes import SimulatedNodes

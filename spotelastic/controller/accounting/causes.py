@@ -22,7 +22,6 @@ from spotelastic.model.round import Member, Round
 from spotelastic.rendezvous.failures import blame
 
 UNPLANNED = frozenset({"worker", "stall", "store", "loss"})
-"""Causes of rounds that nobody has planned."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,8 @@ from spotelastic.controller.accounting.run_segments import (
     step_before,
     transitions,
 )
-from spotelastic.controller.accounting.usage import HOUR, Usage, expenses
+from spotelastic.controller.accounting.usage import Usage, expenses
+from spotelastic.model.counting import HOUR
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import ENDED, Job
 from spotelastic.model.progress import (
@@ -52,8 +53,7 @@ from spotelastic.model.progress import (
 from spotelastic.model.round import Round, RoundRecord
 
 SAME_OUTAGE = 10.0
-"""Seconds within which a report of an etcd member's failure is of the same one, if it is not known
-when it was back."""
+"""Seconds within which reports of an etcd member are of one failure whose end is not known."""
 
 
 def report(

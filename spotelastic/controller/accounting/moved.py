@@ -7,7 +7,7 @@ put them. Rounds and events of the region before are not in this cluster's etcd.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from spotelastic.controller.accounting.usage import HOUR
+from spotelastic.model.counting import HOUR
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.progress import Earlier, Interruption, Point, Report
 

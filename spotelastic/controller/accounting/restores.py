@@ -17,15 +17,9 @@ RESTORED = "restored"
 def entry(records: Records, now: float) -> Iterator[Event]:
     """Yield the event of the current round, once its nodes have made a step."""
     round_ = records.round
-    if round_ is None or round_.phase != "started" or round_.resume.kind == "fresh":
+    if round_ is None or round_.resume.kind == "fresh":
         return
-    told = [
-        records.progress[member.node]
-        for member in round_.members
-        if member.node in records.progress
-        and records.progress[member.node].round == round_.number
-        and records.progress[member.node].step > round_.resume.step
-    ]
+    told = [each for each in records.of_round.values() if each.step > round_.resume.step]
     if len(told) < len(round_.members):
         return
     slowest: dict[str, float] = {}

@@ -19,7 +19,6 @@ from spotelastic.model.progress import (
     NodeStatus,
     Point,
     Progress,
-    SlowNode,
     Status,
     Upload,
     newest_committed,
@@ -47,14 +46,11 @@ class Account:
     machines: Mapping[str, Instance] = field(default_factory=dict)
     bill: Bill = field(default_factory=dict)
     prices_of: str = ""
-    """Date of the on-demand prices."""
     fates: Mapping[Fate, int] = field(default_factory=dict)
     """Number of the cloud's messages that this leader has deleted, by what was done about them."""
     short_since: float | None = None
     held: tuple[str, ...] = ()
-    """What somebody has suspended of the worker groups, and how to resume it; zones that are
-    avoided; receivers that are not reached.
-    """
+    """Further warnings: what somebody has suspended, zones that are avoided, deaf receivers."""
     spec: JobSpec | None = None
     """The job's description as it was read last; None: not yet."""
 
@@ -75,6 +71,7 @@ def status(cluster: str, account: Account, etcd_leader: str, now: float) -> Stat
     told, spent = _newest_reports(records), money(account.bill.values(), now)
     ended = job if job is not None and job.state in ENDED else None
     seconds = step_time(records.points)
+    slow = [each for each in records.slow.values() if each.node in records.nodes]
     return Status(
         name=cluster,
         state=state,
@@ -93,7 +90,7 @@ def status(cluster: str, account: Account, etcd_leader: str, now: float) -> Stat
         messages={str(fate): count for fate, count in sorted(account.fates.items())},
         quiet=_quiet(records),
         short_since=account.short_since,
-        slow=tuple(_slow(records)),
+        slow=tuple(sorted(slow, key=lambda slow: -slow.factor)),
         warnings=(*account.held, *_warnings(records), *_of_health(records, now)),
         network=_network(records),
         replica=_replica(records),
@@ -185,8 +182,7 @@ def _slow_replicas(records: Records) -> Iterable[str]:
     round_ = records.round
     if round_ is None or not round_.partners:
         return
-    told = [each for each in records.progress.values() if each.round == round_.number]
-    took = max((each.replica_time for each in told), default=0.0)
+    took = max((each.replica_time for each in records.of_round.values()), default=0.0)
     every = round_.schedule.snapshot_every * step_time(records.points)
     if 0 < every < took:
         yield (
@@ -255,18 +251,10 @@ def _quiet(records: Records) -> str:
 
     A job that has ended is silent.
     """
-    job, round_ = records.job, records.round
-    if (job is not None and job.state in ENDED) or round_ is None or round_.phase != "started":
+    if records.job is not None and records.job.state in ENDED:
         return ""
-    told = (records.progress.get(member.node) for member in round_.members)
-    lines = [p.quiet for p in told if p is not None and p.round == round_.number and p.quiet]
+    lines = [each.quiet for each in records.of_round.values() if each.quiet]
     return "\n".join([*lines[:QUIET_NODES], *(["…"] if len(lines) > QUIET_NODES else [])])
-
-
-def _slow(records: Records) -> Iterable[SlowNode]:
-    """Yield the nodes that keep the others waiting, the slowest first."""
-    there = (slow for slow in records.slow.values() if slow.node in records.nodes)
-    yield from sorted(there, key=lambda slow: -slow.factor)
 
 
 def upload(records: Records, committed: int) -> Upload | None:
@@ -286,11 +274,9 @@ def upload(records: Records, committed: int) -> Upload | None:
 
 def _replica(records: Records) -> int:
     """Return the newest step of which each node of the round has kept its partner's shards."""
-    round_ = records.round
-    if round_ is None or round_.phase != "started" or not round_.partners:
-        return 0
-    told = (records.progress.get(partner.node) for partner in round_.partners)
-    return min(each.replica if each and each.round == round_.number else 0 for each in told)
+    partners, told = records.round.partners if records.round else (), records.of_round
+    kept = (told[each.node].replica if each.node in told else 0 for each in partners)
+    return min(kept, default=0)
 
 
 def step_time(points: Sequence[Point]) -> float:
@@ -325,7 +311,10 @@ def _nodes(records: Records, machines: Mapping[str, Instance]) -> Iterable[NodeS
             if machine.state not in ALIVE and machine.id not in records.nodes:
                 continue
             node_state = _worker_state(records, machine)
-            ranks = _ranks(records.round, machine.id) if node_state != "gone" else ()
+            member = records.round.member(machine.id) if records.round else None
+            ranks: tuple[int, ...] = ()
+            if records.round and member and node_state != "gone":
+                ranks = records.round.ranks(member)
             yield _row(records, machine, "worker", node_state, ranks)
 
 
@@ -384,13 +373,6 @@ def _away(records: Records, machine: Instance) -> str:
         return "joining"
     restarts = ("restart", machine.id, f"::{left.incarnation}") in records.told
     return "restarting" if restarts else "gone"
-
-
-def _ranks(round_: Round | None, node: str) -> tuple[int, ...]:
-    member = round_.member(node) if round_ else None
-    if round_ is None or member is None:
-        return ()
-    return round_.ranks(member)
 
 
 def _instance_of_member(machines: Iterable[Instance], member: str) -> str:

@@ -16,12 +16,11 @@ from typing import Literal
 from spotelastic.cloud.model import GONE, TRAFFIC_USD, Instance
 from spotelastic.cloud.port import Prices
 from spotelastic.controller.model.observation import Money
+from spotelastic.model.counting import HOUR
 from spotelastic.model.progress import Cost, Progress, Report
 
-HOUR = 3600.0
 GB = 1e9
 ROLES: Mapping[str, Literal["worker", "control"]] = {"worker": "worker", "control": "control"}
-"""Roles of the instances that are on the bill."""
 NETWORK = "network"
 
 
@@ -99,7 +98,6 @@ class Usage:
 
 
 Bill = Mapping[str, Usage]
-"""Usage by instance."""
 
 
 def account(

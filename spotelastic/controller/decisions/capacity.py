@@ -36,9 +36,7 @@ from spotelastic.model.job import Settings
 from spotelastic.model.progress import Event
 
 TOO_DEAR, CHEAP_AGAIN = "max-price", "max-price-over"
-"""Kinds of the events that tell when --max-price begins to hold spot nodes back, and when it
-ends.
-"""
+"""Kinds of the events that tell when --max-price begins to hold spot nodes back, and ends."""
 SUSPENDED, RESUMED = "suspended", "suspended-over"
 """Kinds of those that tell when somebody has suspended what a group does, and resumed it."""
 TOO_COSTLY = "max-cost"

@@ -56,15 +56,11 @@ class ClusterState:
     """What is known of the cluster besides the `Observation`."""
 
     minimum: int
-    """Number of nodes that the job needs."""
     switch_at: float = 0.0
-    """When the dead man's switch acts, as this leader set it; 0: not set yet."""
     stopping: bool = False
-    """Whether it is recorded that the cluster is to be taken down."""
     joined: frozenset[str] = frozenset()
     """Every node that was ever registered."""
     boots: tuple[Event, ...] = ()
-    """Failed boots on record."""
     asked_at: float = 0.0
     """When this leader saw that `up` was run again. Failures before that no longer count."""
     examined: frozenset[str] = frozenset()

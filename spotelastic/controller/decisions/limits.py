@@ -5,9 +5,8 @@ from collections.abc import Iterator
 
 from spotelastic.cloud.model import ALIVE
 from spotelastic.controller.model.observation import ControllerPolicy, Money, Observation
+from spotelastic.model.counting import HOUR
 from spotelastic.model.job import Ending, Job
-
-HOUR = 3600.0
 
 
 def verdict(seen: Observation, now: float, policy: ControllerPolicy) -> Ending | None:

@@ -21,21 +21,17 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from spotelastic.controller.model.regions import (
-    DAY,
-    HOUR,
     RegionDecision,
     RegionHistory,
     RegionOffer,
     RegionPolicy,
 )
-from spotelastic.model.counting import counted, dollars
+from spotelastic.model.counting import DAY, HOUR, counted, dollars
 
 Offers = tuple[RegionOffer, ...]
 """Each region that the job may be in, its own included."""
 LEAST_VALUE = 0.1
-"""Share of a node's value that it keeps however dear it is. A job that must end sooner or later
-gains nothing by waiting where there are no nodes.
-"""
+"""Share of a node's value that it keeps however dear it is: without nodes nothing is gained."""
 
 
 def worth(offer: RegionOffer, policy: RegionPolicy) -> float:

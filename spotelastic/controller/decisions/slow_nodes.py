@@ -20,9 +20,8 @@ from spotelastic.controller.model.observation import (
     Replace,
     Tell,
 )
+from spotelastic.model.counting import HOUR
 from spotelastic.model.progress import Event, SlowNode
-
-HOUR = 3600.0
 
 
 def replacement(

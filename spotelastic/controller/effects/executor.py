@@ -16,6 +16,7 @@ from spotelastic.clock import unbroken
 from spotelastic.cloud.events import Malformed
 from spotelastic.cloud.port import Cloud
 from spotelastic.controller.decisions import housekeeping
+from spotelastic.controller.effects.complaint import Complaint
 from spotelastic.controller.model.observation import (
     Action,
     AskToEnd,
@@ -75,7 +76,7 @@ class ControllerExecutor:
         self._store = store
         self._keys = Keys(run)
         self._leadership = leadership
-        self._error = ""
+        self._complain = Complaint(logger.warning)
         self._unsure: dict[tuple[str, str, str], str] = {}
         self._alive = alive
         self._handlers: Mapping[type[Action | housekeeping.Action], Callable[[Any], None]] = {
@@ -128,11 +129,6 @@ class ControllerExecutor:
                     failed.add(action.cause)
                 self._complain(str(error))
         return tuple(done)
-
-    def _complain(self, error: str) -> None:
-        if error != self._error:  # once, however often it is tried again
-            logger.warning(error)
-        self._error = error
 
     def _write_drain(self, action: DrainNode) -> None:
         """Write the node's drain, unless its agent was faster."""

@@ -32,9 +32,7 @@ logger = logging.getLogger(__name__)
 EVERY = 0.25
 """Least seconds between two publications."""
 PROGRESS_EVERY = 1.0
-"""Least seconds between two publications that differ in progress alone. S3 charges for each: four a
-second would cost more than the control nodes.
-"""
+"""Least seconds between two that differ in progress alone: each is paid for."""
 RARELY = {bucket.REPORT: 5.0, bucket.CURVE: 5.0, bucket.MEASURED: 5.0}
 """Seconds between two publications of these objects while the job runs."""
 HEARTBEAT = 10.0

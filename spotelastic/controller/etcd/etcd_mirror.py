@@ -31,7 +31,7 @@ from spotelastic.model.progress import Event, Point, Progress, SlowNode
 from spotelastic.model.round import Round, RoundRecord
 from spotelastic.store.codec import decode
 from spotelastic.store.keys import Keys
-from spotelastic.store.port import Change, Health, Reset, StoredValue, WatchItem
+from spotelastic.store.port import Change, Reset, StoredValue, WatchItem
 
 COMPARED = 20_000
 """Newest steps that are known by their round: what nodes tell of a step comes within seconds."""
@@ -63,7 +63,6 @@ class Mirror:
         self._remembered = Remembered()
         self._leader = ""
         self._controllers: frozenset[str] = frozenset()
-        self._healthy = False
         self._unreadable: dict[str, str] = {}
         self._records: Records | None = None
         """All of it, until something changes: a leader asks several times a turn."""
@@ -90,7 +89,6 @@ class Mirror:
     def _apply(self, item: WatchItem) -> None:
         match item:
             case Reset(values):
-                self._healthy = True
                 present = {value.key for value in values}
                 for key in [key for key in self._all_keys() if key not in present]:
                     self._drop(key)
@@ -100,8 +98,6 @@ class Mirror:
                 self._drop(key)
             case Change(_, value) if value is not None:
                 self._take(value)
-            case Health(healthy):
-                self._healthy = healthy
 
     def _take(self, value: StoredValue) -> None:
         if value.key == self._keys.leader:
@@ -234,7 +230,6 @@ class Mirror:
             unreadable={
                 key.removeprefix(self._keys.root): why for key, why in self._unreadable.items()
             },
-            healthy=self._healthy,
         )
 
     def _one(self, name: str) -> Any:

@@ -6,7 +6,7 @@ Nothing is remembered here but pauses after questions that were not answered.
 import logging
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from spotelastic_checkpoints import log_records
 from spotelastic_checkpoints.backoff import Draw
@@ -14,16 +14,20 @@ from spotelastic_checkpoints.decoders import from_json
 
 from spotelastic.clock import Clock, steady, unbroken
 from spotelastic.cloud import bucket
+from spotelastic.cloud.events import CloudEvent
 from spotelastic.cloud.model import GONE, Instance, WorkerGroup, ZoneOffer
 from spotelastic.cloud.port import Cloud
 from spotelastic.controller.accounting import usage
 from spotelastic.controller.accounting.status import Account
 from spotelastic.controller.accounting.usage import Bill, Usage
 from spotelastic.controller.effects.complaint import Complaint
+from spotelastic.controller.effects.executor import ControllerExecutor
+from spotelastic.controller.effects.inbox import Inbox
 from spotelastic.controller.effects.optional_query import OptionalQuery
 from spotelastic.controller.effects.price_cache import ASKED_AGAIN_AFTER
+from spotelastic.controller.effects.publisher import Publisher
 from spotelastic.controller.etcd.etcd_mirror import Mirror
-from spotelastic.controller.loop.collaborators import Collaborators
+from spotelastic.controller.etcd.snapshots import Snapshots
 from spotelastic.controller.loop.leader_state import (
     AnyAction,
     CloudView,
@@ -32,14 +36,34 @@ from spotelastic.controller.loop.leader_state import (
     TakenOver,
 )
 from spotelastic.controller.model.config import ControllerConfig
+from spotelastic.controller.model.observation import Message, PendingCommand
 from spotelastic.model.progress import Event
+from spotelastic.model.requests.command import Command
 from spotelastic.notifications.notification import Notification
+from spotelastic.notifications.notifier import Notifier
 
 logger = logging.getLogger(__name__)
 
 WITHOUT_OFFERS = "choosing a zone without prices and placement scores"
 WITHOUT_ZONES = "deciding without the zones of the subnets"
 WITHOUT_JOB = "going by the job as it was read last"
+
+
+@dataclass(frozen=True, slots=True)
+class Collaborators:
+    """The parts with effects that one leader uses, and closes at its end."""
+
+    executor: ControllerExecutor
+    events: Inbox[CloudEvent, Message]
+    commands: Inbox[Command | None, PendingCommand]
+    publisher: Publisher
+    snapshots: Snapshots
+    notifier: Notifier
+    """Outlives the leader: what it has put on record is sent by nobody else."""
+
+    def close(self) -> None:
+        for part in (self.events, self.commands, self.snapshots, self.publisher):
+            part.close()
 
 
 class LeaderCalls:

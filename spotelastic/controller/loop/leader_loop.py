@@ -4,29 +4,12 @@ Nothing is polled quickly: an idle cluster costs a few calls of the cloud's API 
 seconds, and back-off reduces calls that fail. All times are of one clock that nothing can set.
 """
 
-from typing import Protocol
+from threading import Event
 
-from spotelastic.controller.loop.collaborators import Collaborators
-from spotelastic.controller.loop.leader_calls import LeaderCalls
+from spotelastic.controller.loop.leader_calls import Collaborators, LeaderCalls
 from spotelastic.controller.loop.leader_state import LeaderState
 from spotelastic.controller.loop.turn import Turn
 from spotelastic.controller.model.config import LoopPace
-
-
-class Wakes(Protocol):
-    """Wakes the loop when something has happened, as `threading.Event`."""
-
-    def wait(self, timeout: float | None = None) -> bool: ...
-
-    def clear(self) -> None: ...
-
-
-class Ends(Protocol):
-    """Tells the loop that its leadership is over, as `threading.Event`."""
-
-    def is_set(self) -> bool: ...
-
-    def wait(self, timeout: float | None = None) -> bool: ...
 
 
 class LeaderLoop:
@@ -37,7 +20,7 @@ class LeaderLoop:
         state: LeaderState,
         calls: LeaderCalls,
         collaborators: Collaborators,
-        wake: Wakes,
+        wake: Event,
         pace: LoopPace,
     ) -> None:
         """Create the loop, which closes the collaborators at its end."""
@@ -55,7 +38,7 @@ class LeaderLoop:
         """Stop publishing: another controller may publish now."""
         self._collaborators.close()
 
-    def lead(self, over: Ends) -> None:
+    def lead(self, over: Event) -> None:
         """Leads until `over` is set.
 
         Raises `LeaseLost` when a write shows that another controller leads.

@@ -38,6 +38,7 @@ from spotelastic.controller.model.observation import (
     Tell,
     account,
 )
+from spotelastic.model.counting import HOUR
 from spotelastic.model.job import ENDED, JobSpec
 from spotelastic.model.progress import LEDGER, newest_committed
 from spotelastic.notifications.due import NotificationFacts
@@ -66,10 +67,8 @@ class Inputs:
     messages: tuple[Message, ...] = ()
     """Messages that have not been deleted, the oldest first."""
     handled: frozenset[str] = frozenset()
-    """Ids of events that were dealt with before."""
     commands: tuple[PendingCommand, ...] = ()
     answered: frozenset[str] = frozenset()
-    """Ids of commands that were answered before."""
     undelivered: tuple[str, ...] = ()
     """Notifications that no receiver has taken yet: one line each."""
 
@@ -81,7 +80,6 @@ class JobRead:
     stopping: bool
     """Whether the cluster is to be taken down."""
     spec: JobSpec | None
-    """The job's description; None if the bucket has none."""
     quotas: LaunchQuotas
     """The quotas that its nodes count against."""
 
@@ -137,14 +135,11 @@ class CloudView:
     job: WantedJob
     quotas: LaunchQuotas = LaunchQuotas()
     groups: Mapping[str, WorkerGroup] = field(default_factory=dict)
-    """The worker groups, by name."""
     instances: Mapping[str, Instance] = field(default_factory=dict)
-    """The cluster's instances, by id."""
     bill: Bill = field(default_factory=dict)
     """What each instance has cost so far."""
     billed_at: float = 0.0
     prices_of: str = ""
-    """The date of the on-demand prices."""
     subnets: tuple[str, ...] = ()
     """The subnets whose zones were looked up."""
     zones: tuple[ZoneOffer, ...] = ()
@@ -189,7 +184,6 @@ class LeaderState:
     fates: Mapping[Fate, int] = field(default_factory=dict)
     """Number of deleted messages, by what was done about them."""
     reason: str = ""
-    """The reason of the last decision."""
 
     @classmethod
     def first(cls, config: ControllerConfig, names: GroupNames, now: float) -> "LeaderState":
@@ -241,13 +235,11 @@ class LeaderState:
             fates=dict(fates),
         )
 
-    def zones_named(self, subnets: tuple[str, ...], zones: tuple[ZoneOffer, ...]) -> "LeaderState":
-        return replace(self, view=replace(self.view, subnets=subnets, zones=zones))
-
     def counted(self, records: Records, now: float) -> "LeaderState":
         """Return the state after the nodes have been counted, and what they have sent."""
         view, told = self.view, records.progress.values()
-        bill = usage.with_traffic(view.bill, told, _training(records))
+        training = records.of_round.keys() & records.nodes.keys()
+        bill = usage.with_traffic(view.bill, told, training)
         known = replace(self, view=replace(view, bill=bill))
         ended = records.job is not None and records.job.state in ENDED
         if ended or len(records.nodes) >= self.view.job.settings.min_nodes:
@@ -305,7 +297,7 @@ class LeaderState:
         members = [member.node for each in rounds for member in each.members]
         settings = records.settings or self.view.job.settings
         began = records.job.at if records.job is not None else 0.0
-        boots = [event for event in records.events if event.kind == BOOT]
+        boots = records.told_of(BOOT)
         return ClusterState(
             minimum=settings.min_nodes,
             switch_at=self.switch_at,
@@ -341,7 +333,7 @@ class LeaderState:
             linger=job.upkeep.linger,
             digest=job.spec.digest,
             pace=training_pace.pace(records.points),
-            ledger=[event for event in records.events if event.kind == LEDGER],
+            ledger=records.told_of(LEDGER),
         )
 
     def account(self, records: Records, now: float, undelivered: tuple[str, ...] = ()) -> Account:
@@ -364,15 +356,6 @@ class LeaderState:
         )
 
 
-def _training(records: Records) -> frozenset[str]:
-    """Return the nodes that train now, as they have told."""
-    round_, told = records.round, records.progress
-    if round_ is None or round_.phase != "started":
-        return frozenset()
-    members = {member.node for member in round_.members} & records.nodes.keys() & told.keys()
-    return frozenset(node for node in members if told[node].round == round_.number)
-
-
 def _exchanged(records: Records) -> float:
     """Return the GB an hour that each node sends to others, also while they pause.
 
@@ -380,4 +363,4 @@ def _exchanged(records: Records) -> float:
     """
     told = (records.progress.get(node) for node in records.nodes)
     measured = [each.sending for each in told if each is not None and each.sending]
-    return mean(measured or [0]) * usage.HOUR / usage.GB
+    return mean(measured or [0]) * HOUR / usage.GB

@@ -15,7 +15,7 @@ from spotelastic.controller.accounting import restores
 from spotelastic.controller.decisions import health, housekeeping, zone_packing
 from spotelastic.controller.decisions.decide import decide, ends, settled, urgent
 from spotelastic.controller.decisions.housekeeping import Postpone, Teardown
-from spotelastic.controller.decisions.urgent import Membership, warned
+from spotelastic.controller.decisions.urgent import membership, warned
 from spotelastic.controller.loop.leader_calls import LeaderCalls
 from spotelastic.controller.loop.leader_state import AnyAction, LeaderState
 from spotelastic.controller.model.config import LoopPace
@@ -124,13 +124,13 @@ class Turn:
         The cloud is asked again when it or etcd reports a change, and from time to time. What a
         message tells was so before it came; messages that come meanwhile wait for the next look.
         """
-        before, membership = self._inputs, Membership.of(records)
+        before, known = self._inputs, membership(records)
         looks = replace(self.state.looks, received=_news(before.messages, before.commands))
         due = before.steady >= looks.due_at
         self.state = replace(self.state, looks=looks)
-        if before.messages or before.commands or membership != looks.membership or due:
+        if before.messages or before.commands or known != looks.membership or due:
             # It stays due until it has come to its end.
-            looks = replace(looks, membership=membership, due_at=0.0)
+            looks = replace(looks, membership=known, due_at=0.0)
             self.state = replace(self.state, looks=looks)
             self._look_at_all()
         self._name_zones()
@@ -258,7 +258,7 @@ class Turn:
     def _has_news(self, records: Records) -> bool:
         come = _news(self._inputs.messages, self._inputs.commands)
         looks = self.state.looks
-        return Membership.of(records) != looks.membership or not come <= looks.received
+        return membership(records) != looks.membership or not come <= looks.received
 
     def _presses(self, records: Records) -> bool:
         """Whether a command waits for its answer, or a node unknown to the cloud is warned.

@@ -17,11 +17,9 @@ class WantedJob:
     policy: ControllerPolicy
     upkeep: HousekeepingPolicy
     on_demand_group: str
-    """Name of the group of on-demand workers."""
     asked_at: float = 0.0
     """When this leader saw that `up` had been run again; 0: it has not been."""
     stopping: bool = False
-    """Whether the cluster is to be taken down."""
 
     @property
     def settings(self) -> Settings:

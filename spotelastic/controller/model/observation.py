@@ -84,9 +84,7 @@ class SlowReplacement:
 
 
 Pool = tuple[str, str]
-"""Where launches succeed or fail together: (group, zone), with an empty zone for all of a group's
-zones.
-"""
+"""Where launches succeed or fail together: (group, zone); without a zone: in all of a group's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +141,7 @@ class ControllerPolicy:
     """Time within which no second node of a group rank is replaced for that: if its successor is
     slow, too, the script gives that rank more work than others, or the data does."""
     replaces_ahead: float = 3600.0
-    """Time before a scheduled end from when on its node is replaced, while nothing else is
-    missing.
-    """
+    """Time before a scheduled end from when on its node is replaced, if nothing is missing."""
     command_lifetime: float = LIFETIME
     """Time for which a command may be carried out; its sender then says that no answer came."""
     capacity: Capacity = Capacity()
@@ -207,7 +203,19 @@ class Records(Recalled):
     """What the script logs, and how busy GPUs are, over the run's time."""
     unreadable: Mapping[str, str] = field(default_factory=dict)
     """Keys of the run whose values this version cannot read, and why."""
-    healthy: bool = False
+
+    def told_of(self, kind: str) -> tuple[Event, ...]:
+        """Return the events of this kind."""
+        return tuple(event for event in self.events if event.kind == kind)
+
+    @property
+    def of_round(self) -> Mapping[str, Progress]:
+        """What each member of the round that has started reports of it."""
+        round_ = self.round
+        if round_ is None or round_.phase != "started":
+            return {}
+        told = {each.node: self.progress.get(each.node) for each in round_.members}
+        return {node: it for node, it in told.items() if it and it.round == round_.number}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,10 +259,6 @@ class Observation(Records):
     orders: tuple[PendingCommand, ...] = ()
     answered: frozenset[str] = frozenset()
     """Ids of commands that were answered before."""
-
-    def told_of(self, kind: str) -> tuple[Event, ...]:
-        """Return the events of this kind."""
-        return tuple(event for event in self.events if event.kind == kind)
 
     def tell_once(
         self, event: Event, after: tuple["Action", ...] = (), cause: str = ""

@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-HOUR = 3600.0
-DAY = 24 * HOUR
+from spotelastic.model.counting import HOUR
 
 
 @dataclass(frozen=True, slots=True)

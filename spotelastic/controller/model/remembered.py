@@ -23,9 +23,7 @@ from spotelastic.model.notice import SCHEDULED, Notice
 from spotelastic.model.progress import Event
 
 SAME_TRY = 10.0
-"""Seconds within which failed launches count as one attempt. The cloud waits longer before it tries
-again.
-"""
+"""Seconds within which failed launches are of one attempt: the cloud waits longer between two."""
 
 
 @dataclass(slots=True)

@@ -141,14 +141,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     made.globals |= {
-        "across": places.across,
-        "up": places.up,
-        "path": places.path,
-        "anchor": places.anchor,
-        "ends": places.ends,
-        "LARGE": places.LARGE,
-        "SMALL": places.SMALL,
-        "HEIGHTS": places.HEIGHTS,
+        "places": places,
         "columns": columns,
         "quoted": shlex.quote,
     }

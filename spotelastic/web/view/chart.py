@@ -60,7 +60,6 @@ class ChartMark:
     kind: str
     """The kind of interruption as a word, by which it is coloured."""
     label: str
-    """The kind for people."""
     told: str
     """What it was and what it cost, in one line."""
     at: float = 0.0

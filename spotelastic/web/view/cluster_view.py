@@ -78,7 +78,6 @@ class ClusterView:
     others: tuple[Headline, ...]
     """What else is wrong, the worst first."""
     regions: str
-    """Why a job that moves by itself stays in its region, or moved last; empty for any other."""
     script: str
     at: str
     """When the status was published, exactly."""
@@ -94,16 +93,13 @@ class ClusterView:
     earlier_interruptions: int
     """Number of older ones that are not shown."""
     checkpoints: tuple[CheckpointRow, ...] | None
-    """None if they were not listed."""
     costs: tuple[CostRow, ...]
     nodes: tuple[NodeRow, ...]
     events: tuple[EventRow, ...]
     earlier_events: int
-    """Number of older events that are not shown."""
     ranks: tuple[int, ...]
     """Ranks of the workers, by which logs can be chosen."""
     sizes: tuple[int, int] | None
-    """The fewest and the most nodes that are wanted."""
 
     @property
     def title(self) -> str:

@@ -47,7 +47,6 @@ class ClusterRow:
     name: str
     state: str
     colour: str
-    """"red" or "yellow" if something is wrong."""
     step: str
     left: str
     nodes: str

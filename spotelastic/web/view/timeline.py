@@ -60,7 +60,6 @@ class NodeLane:
     is_there: bool
     spans: tuple[LaneSpan, ...]
     told: str
-    """The lane in words."""
 
 
 @dataclass(frozen=True, slots=True)

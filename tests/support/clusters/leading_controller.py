@@ -5,9 +5,10 @@ lets the leader take turns, and reads the results: calls to the cloud, published
 etcd.
 """
 
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from support.clusters.recorded_cloud import (
@@ -21,13 +22,15 @@ from support.store.memory_store import MemoryStore
 from spotelastic.clock import unbroken
 from spotelastic.cloud import bucket
 from spotelastic.cloud.events import SpotWarning
-from spotelastic.cloud.model import Instance
+from spotelastic.cloud.model import Instance, ZoneOffer
 from spotelastic.controller.accounting.status import Account
 from spotelastic.controller.accounting.usage import Bill
 from spotelastic.controller.effects.executor import ControllerExecutor
+from spotelastic.controller.effects.inbox import Inbox
+from spotelastic.controller.effects.publisher import Publisher
 from spotelastic.controller.etcd.etcd_mirror import Mirror
-from spotelastic.controller.loop.collaborators import Collaborators
-from spotelastic.controller.loop.leader_calls import LeaderCalls
+from spotelastic.controller.etcd.snapshots import Snapshots
+from spotelastic.controller.loop.leader_calls import Collaborators, LeaderCalls
 from spotelastic.controller.loop.leader_loop import LeaderLoop
 from spotelastic.controller.loop.leader_state import (
     CloudView,
@@ -50,6 +53,7 @@ from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.progress import Event
 from spotelastic.model.requests.command import Command
 from spotelastic.notifications.notification import Notification
+from spotelastic.notifications.notifier import Notifier
 from spotelastic.store.codec import encode
 from spotelastic.store.election import campaign
 from spotelastic.store.keys import Keys
@@ -68,12 +72,12 @@ JOB = f"get {bucket.JOB}"
 T = TypeVar("T", Message, PendingCommand)
 
 
-class FakeInbox(Generic[T]):
+class FakeInbox(Inbox[Any, T]):
     """Without a queue: what a test puts there is pending until it is dealt with."""
 
     def __init__(self) -> None:
         self.pending: dict[str, T] = {}
-        self.handled: frozenset[str] = frozenset()
+        self.known: frozenset[str] = frozenset()
 
     def put(self, *messages: T) -> None:
         self.pending |= {each.receipt: each for each in messages}
@@ -82,11 +86,15 @@ class FakeInbox(Generic[T]):
     def messages(self) -> tuple[T, ...]:
         return tuple(self.pending.values())
 
+    @property
+    def handled(self) -> frozenset[str]:
+        return self.known
+
     def settle(self, done: Sequence[object]) -> None:
         for action in done:
             if isinstance(action, Discard):
                 if self.pending.pop(action.message.receipt, None) is not None:
-                    self.handled |= {action.message.event.id}
+                    self.known |= {action.message.event.id}
             elif isinstance(action, Reply):
                 self.pending.pop(action.order.receipt, None)
 
@@ -94,7 +102,7 @@ class FakeInbox(Generic[T]):
 
 
 @dataclass
-class FakePublisher:
+class FakePublisher(Publisher):
     """Keeps what it is offered; `entries` are what its newest report would say."""
 
     offered: list[Account] = field(default_factory=list)
@@ -103,16 +111,22 @@ class FakePublisher:
     def offer(self, account: Account) -> None:
         self.offered.append(account)
 
-    def settle(self) -> bool:
+    def settle(self, timeout: float = 5.0) -> bool:
         return True
 
-    def finish(self) -> None: ...
+    def finish(self, timeout: float = 5.0) -> None: ...
 
     def close(self) -> None: ...
 
 
+class FakeSnapshots(Snapshots):
+    def __init__(self) -> None: ...
+
+    def close(self, timeout: float = 1.0) -> None: ...
+
+
 @dataclass
-class FakeNotifier:
+class FakeNotifier(Notifier):
     """Keeps what it is to send; `undelivered` is what nobody took."""
 
     sent: list[Notification] = field(default_factory=list)
@@ -159,7 +173,7 @@ class Time:
         return self.begun + self.now - 1000.0
 
 
-class AlwaysAwake:
+class AlwaysAwake(threading.Event):
     """Wakes the loop without being asked to: something happens all the time."""
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -209,7 +223,7 @@ class Leader:
             self.events,
             self.commands,
             self.publisher,
-            FakePublisher(),
+            FakeSnapshots(),
             self.notifier,
         )
         calls = LeaderCalls(
@@ -283,7 +297,7 @@ class Leader:
 
 
 @dataclass
-class Until:
+class Until(threading.Event):
     """The end of a leadership, at `end`. Time passes while it is waited for."""
 
     leader: Leader
@@ -306,6 +320,11 @@ class FakeCalls(LeaderCalls):
         self.read = job
 
     def complain(self, line: str) -> None: ...  # type: ignore[override]
+
+    def log(self, line: str) -> None: ...
+
+    def zones(self, subnets: tuple[str, ...]) -> tuple[ZoneOffer, ...] | None:
+        return None
 
     def take_over(self) -> TakenOver:
         return TakenOver(self.read, {}, 0.0, None)

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 
 from spotelastic.controller.decisions import regions
 from spotelastic.controller.model.regions import (
-    DAY,
-    HOUR,
     RegionHistory,
     RegionOffer,
     RegionPolicy,
 )
+from spotelastic.model.counting import DAY, HOUR
 
 GAP = 300.0
 """Seconds for which a market has the same nodes at least."""

@@ -6,6 +6,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from spotelastic.model.counting import HOUR
 from spotelastic.model.in_place import Rehearsal
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import Capacity, Failure, Job
@@ -13,7 +14,6 @@ from spotelastic.model.progress import LEDGER, Event, Interruption
 from spotelastic.model.round import Member, Round
 from spotelastic.model.validity import Validity
 from spotelastic.notifications.due import (
-    HOUR,
     PER_HOUR,
     NotificationFacts,
     due,

@@ -18,12 +18,13 @@ from spotelastic.web.server.access import DashboardAccess
 from spotelastic.web.server.app import application
 from spotelastic.web.server.feed import LiveLook, facts
 from spotelastic.web.server.serving import listening
+from spotelastic.web.server.source import TargetSource
 from spotelastic.web.view.cluster_view import cluster_view
 
 HOSTILE = "</script><script>alert(1)</script>"
 
 
-class MadeUp:
+class MadeUp(TargetSource):
     """Two clusters; remembers what was commanded."""
 
     def __init__(self) -> None:

@@ -11,12 +11,13 @@ from support.clusters.leading_controller import CONFIG
 
 from spotelastic.cloud.model import TRAFFIC_USD, GroupNames
 from spotelastic.controller.accounting import ledger, usage
-from spotelastic.controller.accounting.usage import GB, HOUR, Bill, Usage
+from spotelastic.controller.accounting.usage import GB, Bill, Usage
 from spotelastic.controller.decisions import limits
 from spotelastic.controller.loop.leader_state import LeaderState
 from spotelastic.controller.model.observation import ControllerPolicy, Observation, Records
 from spotelastic.metrics import job as job_metrics
 from spotelastic.metrics.job import PublishedFacts
+from spotelastic.model.counting import HOUR
 from spotelastic.model.job import Capacity, Job
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.progress import Progress

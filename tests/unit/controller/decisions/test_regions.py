@@ -10,13 +10,12 @@ from support.clusters.region_markets import drawn, play
 
 from spotelastic.controller.decisions import regions
 from spotelastic.controller.model.regions import (
-    DAY,
-    HOUR,
     RegionDecision,
     RegionHistory,
     RegionOffer,
     RegionPolicy,
 )
+from spotelastic.model.counting import DAY, HOUR
 
 POLICY = RegionPolicy(4, 8, prefer_capacity=False)
 EAGER = replace(POLICY, prefer_capacity=True)

@@ -92,7 +92,6 @@ class Late(FakeCalls):
             job=Job("running", START),
             nodes={name: Node(name, f"{name}-1", "", "z", Fingerprint()) for name in alive},
             drains={name: Drain(name, self.notice(name)) for name in self.warned},
-            healthy=True,
         )
         return Inputs(self.now, self.now, 1.0, records)
 

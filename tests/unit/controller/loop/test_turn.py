@@ -36,7 +36,6 @@ INSTANCES = {
 RECORDS = Records(
     job=Job("running", 0.0),
     nodes={name: Node(name, f"{name}-1", "", "z", Fingerprint()) for name in NODES},
-    healthy=True,
 )
 JOB = JobRead(False, CONFIG.spec, LaunchQuotas())
 FIRST = LeaderState.first(CONFIG, NAMES, 1.0)
