@@ -4,7 +4,7 @@ prometheus_client is imported here alone, with the first registry: who serves no
 pay for it. Its process-wide registry is never used.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from spotelastic.metrics.catalogue import Metric, Sample
@@ -27,25 +27,20 @@ class SampleCollector:
         """Nothing: a registry would read all samples to know their names in advance."""
         return ()
 
-    def collect(self) -> Iterator["Family"]:
-        yield from families(self._read())
+    def collect(self) -> Iterable["Family"]:
+        """Return the samples as prometheus_client's families, one for each metric."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-
-def families(read: Iterable[tuple[str, Iterable[Sample]]]) -> list["Family"]:
-    """Return the samples of clusters as prometheus_client's families, one for each metric."""
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
-    found: dict[Metric, Family] = {}
-    for cluster, samples in read:
-        for sample in samples:
-            metric = sample.metric
-            family = found.get(metric)
-            if family is None:
-                kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
-                labels = ("cluster", *metric.labels)
-                family = found[metric] = kind(metric.full_name, metric.help, labels=labels)
-            family.add_metric((cluster, *sample.labels), sample.value)  # type: ignore[attr-defined]
-    return list(found.values())
+        found: dict[Metric, CounterMetricFamily | GaugeMetricFamily] = {}
+        for cluster, samples in self._read():
+            for sample in samples:
+                metric = sample.metric
+                if metric not in found:
+                    kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+                    labels = ("cluster", *metric.labels)
+                    found[metric] = kind(metric.full_name, metric.help, labels=labels)
+                found[metric].add_metric((cluster, *sample.labels), sample.value)
+        return found.values()
 
 
 def page(read: Read, accept: str = "") -> tuple[bytes, str]:

@@ -71,6 +71,8 @@ def status(cluster: str, account: Account, etcd_leader: str, now: float) -> Stat
     told, spent = _newest_reports(records), money(account.bill.values(), now)
     ended = job if job is not None and job.state in ENDED else None
     seconds = step_time(records.points)
+    machines = account.machines.values()
+    leads = (m.id for m in machines if m.member == etcd_leader and m.state in ALIVE)
     slow = [each for each in records.slow.values() if each.node in records.nodes]
     return Status(
         name=cluster,
@@ -84,7 +86,7 @@ def status(cluster: str, account: Account, etcd_leader: str, now: float) -> Stat
         upload=upload(records, committed),
         step_time=seconds,
         leader=records.leader,
-        etcd_leader=_instance_of_member(account.machines.values(), etcd_leader),
+        etcd_leader=next(leads, ""),
         reason=_reason(records),
         nodes=tuple(_nodes(records, account.machines)),
         messages={str(fate): count for fate, count in sorted(account.fates.items())},
@@ -373,8 +375,3 @@ def _away(records: Records, machine: Instance) -> str:
         return "joining"
     restarts = ("restart", machine.id, f"::{left.incarnation}") in records.told
     return "restarting" if restarts else "gone"
-
-
-def _instance_of_member(machines: Iterable[Instance], member: str) -> str:
-    """Return the running control instance of that etcd member ("a", "b", "c")."""
-    return next((m.id for m in machines if m.member == member and m.state in ALIVE), "")

@@ -180,7 +180,7 @@ def test_prometheus_own_tool_finds_nothing_wrong_with_the_page() -> None:
 def test_two_clusters_share_the_families_of_a_page() -> None:
     other = replace(FACTS, cluster="other")
     read = [(facts.cluster, job.samples(facts)) for facts in (FACTS, other)]
-    families = exposition.families(read)
+    families = list(exposition.SampleCollector(lambda: read).collect())
     assert len({family.name for family in families}) == len(families)
     step = next(family for family in families if family.name == "spotelastic_job_step")
     assert [sample.labels["cluster"] for sample in step.samples] == ["demo", "other"]
