@@ -195,7 +195,7 @@ def _of_spec(spec: JobSpec) -> Iterator[Sample]:
 
 
 def _of_events(events: Sequence[Event]) -> Iterator[Sample]:
-    started = [each for each in events if _starts(each)]
+    started = [each for each in events if each.starts_round]
     causes = _zeros(CAUSES)
     for each in started:
         cause = str(each.data.get("cause", ""))
@@ -261,10 +261,6 @@ def _of_resumes(rows: Iterable[Interruption], started: Iterable[Event]) -> Itera
             times[source] += max(0.0, first - each.at)
     yield from RESUMES.each(_by_word(counts))
     yield from RESUME_SECONDS.each(_by_word(times))
-
-
-def _starts(event: Event) -> bool:
-    return event.kind == "round" and event.data.get("phase") == "started"
 
 
 def _notice(event: Event) -> str:

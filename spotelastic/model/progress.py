@@ -161,6 +161,10 @@ class Event:
     node: str = ""
     data: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def starts_round(self) -> bool:
+        return self.kind == "round" and self.data.get("phase") == "started"
+
 
 NodeRole = Word["worker", "control"]
 

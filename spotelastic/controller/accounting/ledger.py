@@ -21,7 +21,6 @@ from typing import Any
 
 from spotelastic.controller.accounting import rehearsals, restores
 from spotelastic.controller.accounting.causes import (
-    Trouble,
     accounts_of,
     happened,
     kind_told,
@@ -116,7 +115,7 @@ def report(
 
 def _priced(
     transition: Transition,
-    found: Sequence[Trouble],
+    found: Sequence[Interruption],
     events: Sequence[Event],
     ordinary: float,
     usage: Sequence[Usage],
@@ -128,7 +127,7 @@ def _priced(
     """
     saved = transition.saved_step
     lost = None if saved is None else max(0, transition.before.last - saved)
-    blamed = max(found, key=lambda trouble: trouble.kind.traits.severity, default=None)
+    blamed = max(found, key=lambda row: row.kind.traits.severity, default=None)
     pause = None
     if transition.after is not None and transition.after.first_at and transition.before.last_at:
         gap = transition.after.first_at - transition.before.last_at
@@ -145,30 +144,19 @@ def _priced(
     after = transition.after
     return [
         replace(
-            _row(trouble),
+            row,
             first_step_at=(after.first_at or None) if after is not None else None,
-            usd=usd if trouble is blamed or usd is None else 0.0,
+            usd=usd if row is blamed or usd is None else 0.0,
             saved_step=saved,
             committed=_is_committed(transition, events),
             pause_s=_rounded(pause),
-            steps_lost=lost if trouble is blamed or lost is None else 0,
+            steps_lost=lost if row is blamed or lost is None else 0,
             round=None if after is None else after.round.number,
             source=_source(transition),
             step_s=None if pause is None else _rounded(ordinary),
         )
-        for trouble in found
+        for row in found
     ]
-
-
-def _row(trouble: Trouble) -> Interruption:
-    return Interruption(
-        kind=trouble.kind,
-        node=trouble.node,
-        at=trouble.at,
-        seen_after_s=_rounded(trouble.seen_after),
-        told_by=trouble.told_by,
-        seen_after_by=dict(trouble.seen_after_by),
-    )
 
 
 def _with_restores(rows: Iterable[Interruption], events: Iterable[Event]) -> list[Interruption]:
@@ -239,7 +227,7 @@ def _idle(events: Sequence[Event], known: Set[str], until: float) -> list[Interr
         kind = kind_told(mine)
         if kind is None or kind is InterruptionKind.PLANNED:
             continue
-        row = _row(observed(kind, node, accounts_of(mine, kind.traits.event)))
+        row = observed(kind, node, accounts_of(mine, kind.traits.event))
         rows.append(replace(row, pause_s=0.0, steps_lost=0, usd=0.0))
     return rows
 
@@ -254,9 +242,9 @@ def _outages(
     rows = []
     for data, at, node in _distinct_outages(events):
         seen, back_at = data.get("seen_at"), float(data.get("back_at") or at)
-        after = None if seen is None else max(0.0, float(seen) - at)
+        after = None if seen is None else round(max(0.0, float(seen) - at), 3)
         pause = _gap_around(at, back_at, points, step_before(at, points, ordinary))
-        row = _row(Trouble(InterruptionKind.ETCD, node, at, after))
+        row = Interruption(InterruptionKind.ETCD, node, at, after)
         rows.append(replace(row, pause_s=_rounded(pause), steps_lost=0))
     return rows
 

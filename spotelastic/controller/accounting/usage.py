@@ -180,11 +180,11 @@ def expenses(items: Iterable[Usage], now: float) -> dict[str, float]:
         "traffic_usd": sum(each.spent for each in traffic),
         "traffic_usd_per_hour": sum(each.per_hour for each in traffic),
     }
-    for unit in ("usd", "usd_per_hour"):
-        of_workers = sums["cost_usd" if unit == "usd" else unit]
-        sums[f"total_{unit}"] = of_workers + sums[f"control_{unit}"] + sums[f"traffic_{unit}"]
-    sums["on_demand_usd"] = sum(item.hours(now) * item.on_demand_rate for item in workers)
-    return sums
+    return sums | {
+        "total_usd": sum(usd for name, usd in sums.items() if name.endswith("usd")),
+        "total_usd_per_hour": sum(usd for name, usd in sums.items() if name.endswith("hour")),
+        "on_demand_usd": sum(item.hours(now) * item.on_demand_rate for item in workers),
+    }
 
 
 def rates(bill: Bill) -> tuple[tuple[float, float], ...]:

@@ -121,7 +121,7 @@ def _counts(ordered: Iterable[Event]) -> Iterator[tuple[float, int]]:
     """Yield how many nodes train, from each time on: the members of a round that are not gone."""
     training: set[str] = set()
     for event in ordered:
-        if _starts_a_round(event):
+        if event.starts_round:
             training = _members(event)
         elif event.kind == "job":
             training = set()
@@ -147,7 +147,7 @@ def _tracks(ordered: Iterable[Event], control: set[str]) -> dict[str, _Track]:
     trained: set[str] = set()
     for event in ordered:
         node = event.node
-        if _starts_a_round(event):
+        if event.starts_round:
             trained = _start(tracks, event, trained)
         elif event.kind == "job":
             _finish(tracks, event.at)
@@ -169,11 +169,7 @@ def _tracks(ordered: Iterable[Event], control: set[str]) -> dict[str, _Track]:
 
 def round_starts(events: Iterable[Event]) -> tuple[float, ...]:
     """Return the times at which rounds have started, in order."""
-    return tuple(sorted(event.at for event in events if _starts_a_round(event)))
-
-
-def _starts_a_round(event: Event) -> bool:
-    return event.kind == "round" and event.data.get("phase") == "started"
+    return tuple(sorted(event.at for event in events if event.starts_round))
 
 
 def _has_to_go(event: Event) -> bool:
@@ -259,7 +255,7 @@ def _rounds(ordered: Iterable[Event], share: ChartScale) -> Iterator[LaneSpan]:
 
     Those too short to be seen come as one that stands for them.
     """
-    marks = [event for event in ordered if event.kind == "job" or _starts_a_round(event)]
+    marks = [event for event in ordered if event.kind == "job" or event.starts_round]
     ends = [*(event.at for event in marks[1:]), share.high]
     folded: list[Event] = []
     begun = ended = 0.0
