@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Generic, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from spotelastic_checkpoints.backoff import Backoff, Draw
 
@@ -27,7 +27,14 @@ REMEMBERED = 10_000
 RETRY_AT_MOST = 30.0
 
 
-T = TypeVar("T", Message, PendingCommand)
+class Received(Protocol):
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def receipt(self) -> str: ...
+
+
+T = TypeVar("T", bound=Received)
 C = TypeVar("C")
 
 
