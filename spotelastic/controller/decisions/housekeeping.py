@@ -15,7 +15,7 @@ from spotelastic_checkpoints import log_records
 from spotelastic.cloud.model import ALIVE, UNATTENDED, Instance
 from spotelastic.controller.decisions import health
 from spotelastic.controller.model.observation import Caused, EndJobAtOnce, Observation, Tell
-from spotelastic.model.job import ENDED, Job
+from spotelastic.model.job import Job
 from spotelastic.model.progress import Event
 
 BOOT = "boot"
@@ -108,10 +108,9 @@ def upkeep(
     seen: Observation, standing: ClusterState, now: float, policy: HousekeepingPolicy
 ) -> Housekeeping:
     """Decides on the cluster's upkeep. `seen.desired` is the number of nodes that was asked for."""
-    job_ended = seen.job is not None and seen.job.state in ENDED
     if standing.stopping:
         return Housekeeping((Teardown("the cluster is being taken down"),), 0, None)
-    if job_ended:
+    if seen.ended:
         return _after_the_job(seen, standing, now, policy)
     if _abandoned(seen, standing, now, policy):
         reason = f"`up` was not finished, nor run again, within {policy.up_within:g} s"

@@ -82,11 +82,15 @@ def is_dry(seen: Observation, zone: str, now: float, policy: ControllerPolicy) -
 
     A cause in the account would make launches fail in another zone as well.
     """
-    failed = (seen.failed.get((group.name, zone)) for group in seen.groups)
     return any(
-        each is not None and _is_of_a_zone(each, policy) and now < refused_until(each, policy)
-        for each in failed
+        _is_of_a_zone(each, policy) and now < refused_until(each, policy)
+        for each in _failures(seen, zone)
     )
+
+
+def _failures(seen: Observation, zone: str) -> list[LaunchFailures]:
+    found = (seen.failed.get((group.name, zone)) for group in seen.groups)
+    return [each for each in found if each is not None]
 
 
 def _is_of_a_zone(failed: LaunchFailures, policy: ControllerPolicy) -> bool:
@@ -115,18 +119,14 @@ def _less_bad(
 
 
 def _failed_lately(seen: Observation, zone: str, now: float, policy: ControllerPolicy) -> bool:
-    failed = (seen.failed.get((group.name, zone)) for group in seen.groups)
+    def tried_after(tries: int) -> float:
+        further = max(0, tries - policy.refused_after)
+        return Backoff(policy.avoided_for, policy.return_after, failures=1 + further).bound
+
     return any(
-        each is not None
-        and each.count >= policy.refused_after
-        and now < each.at + _tried_after(each.tries, policy)
-        for each in failed
+        each.count >= policy.refused_after and now < each.at + tried_after(each.tries)
+        for each in _failures(seen, zone)
     )
-
-
-def _tried_after(tries: int, policy: ControllerPolicy) -> float:
-    further = max(0, tries - policy.refused_after)
-    return Backoff(policy.avoided_for, policy.return_after, failures=1 + further).bound
 
 
 def change(
@@ -243,8 +243,7 @@ def _why(seen: Observation, home: ZoneOffer | None, now: float, policy: Controll
     if home is None:
         return "all nodes should be in one zone"
     if is_dry(seen, home.name, now, policy):
-        failed = [seen.failed.get((group.name, home.name)) for group in seen.groups]
-        told = [each for each in failed if each is not None and each.cause != "capacity"]
+        told = [each for each in _failures(seen, home.name) if each.cause != "capacity"]
         return told[0].why if told else f"{home.name} has no capacity"
     if why := too_dear(seen, policy):
         return f"in {home.name} {why}"

@@ -14,7 +14,7 @@ from spotelastic.model.estimate import ProgressEstimate, progress_of, roughly
 from spotelastic.model.headline import Headline, headlines
 from spotelastic.model.in_place import Rehearsal
 from spotelastic.model.job import ENDED, TAKEN_DOWN
-from spotelastic.model.progress import Report, Status
+from spotelastic.model.progress import Cost, Report, Status
 from spotelastic.web.view import rows, words
 from spotelastic.web.view.chart import LineChart, loss_chart
 from spotelastic.web.view.columns import GOODPUT
@@ -199,7 +199,7 @@ def _figures(it: PublishedCluster, now: float) -> Iterator[KeyFigure]:
     if it.cost is not None and not it.cost.is_priced:
         yield KeyFigure("Node-hours", f"{it.cost.node_hours:.3g}", UNPRICED)
     elif it.cost is not None:
-        yield KeyFigure("Cost so far", dollars(it.cost.total_usd), _per_hour(it, estimate))
+        yield KeyFigure("Cost so far", dollars(it.cost.total_usd), _per_hour(it.cost, estimate))
 
 
 def _step(status: Status) -> KeyFigure:
@@ -264,10 +264,7 @@ def _rehearsed(found: Rehearsal) -> KeyFigure:
     return KeyFigure("Steps made again", value, where)
 
 
-def _per_hour(it: PublishedCluster, estimate: ProgressEstimate) -> str:
-    cost = it.cost
-    if cost is None:
-        return ""
+def _per_hour(cost: Cost, estimate: ProgressEstimate) -> str:
     end = estimate.usd_at_end
     in_all = f"about {dollars(end)} in all" if end is not None else ""
     now = f"{dollars(cost.total_usd_per_hour)} an hour" if cost.total_usd_per_hour else ""
