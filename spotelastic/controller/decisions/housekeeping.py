@@ -14,7 +14,7 @@ from spotelastic_checkpoints import log_records
 
 from spotelastic.cloud.model import ALIVE, UNATTENDED, Instance
 from spotelastic.controller.decisions import health
-from spotelastic.controller.model.observation import Caused, EndJobAtOnce, Observation, Tell
+from spotelastic.controller.model.observation import CausedAction, EndJobAtOnce, Observation, Tell
 from spotelastic.model.job import Job
 from spotelastic.model.progress import Event
 
@@ -68,14 +68,14 @@ class ClusterState:
 
 
 @dataclass(frozen=True, slots=True)
-class Postpone(Caused):
+class Postpone(CausedAction):
     """Let the dead man's switch act at `until`."""
 
     until: float
 
 
 @dataclass(frozen=True, slots=True)
-class Examine(Caused):
+class Examine(CausedAction):
     """Record that an instance did not boot, with the end of its console."""
 
     machine: Instance
@@ -85,7 +85,7 @@ class Examine(Caused):
 
 
 @dataclass(frozen=True, slots=True)
-class Teardown(Caused):
+class Teardown(CausedAction):
     """Take the whole cluster down, this controller included."""
 
     reason: str

@@ -342,7 +342,7 @@ class Observation(Records):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Caused:
+class CausedAction:
     """An action."""
 
     cause: str = ""
@@ -350,14 +350,14 @@ class Caused:
 
 
 @dataclass(frozen=True, slots=True)
-class DrainNode(Caused):
+class DrainNode(CausedAction):
     """Make the node leave."""
 
     drain: Drain
 
 
 @dataclass(frozen=True, slots=True)
-class Replace(Caused):
+class Replace(CausedAction):
     """End an instance of a group, which replaces it if its size says so."""
 
     instance: str
@@ -365,7 +365,7 @@ class Replace(Caused):
 
 
 @dataclass(frozen=True, slots=True)
-class Remove(Caused):
+class Remove(CausedAction):
     """End an instance of a group, and shrink the group by it."""
 
     instance: str
@@ -373,7 +373,7 @@ class Remove(Caused):
 
 
 @dataclass(frozen=True, slots=True)
-class CompleteDrain(Caused):
+class CompleteDrain(CausedAction):
     """Tell the group not to wait for this terminating instance any longer."""
 
     instance: str
@@ -381,7 +381,7 @@ class CompleteDrain(Caused):
 
 
 @dataclass(frozen=True, slots=True)
-class EndMachine(Caused):
+class EndMachine(CausedAction):
     """End an instance that no group accounts for."""
 
     instance: str
@@ -389,21 +389,21 @@ class EndMachine(Caused):
 
 
 @dataclass(frozen=True, slots=True)
-class Forget(Caused):
+class Forget(CausedAction):
     """Drop the registration of a node whose instance is gone, before its lease runs out."""
 
     node: Node
 
 
 @dataclass(frozen=True, slots=True)
-class SetDesired(Caused):
+class SetDesired(CausedAction):
     group: str
     size: int
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class SetSubnets(Caused):
+class SetSubnets(CausedAction):
     """Let the group launch in these subnets. Instances in others stay."""
 
     group: str
@@ -412,28 +412,28 @@ class SetSubnets(Caused):
 
 
 @dataclass(frozen=True, slots=True)
-class ResumeLaunches(Caused):
+class ResumeLaunches(CausedAction):
     """Let a group that the cloud has suspended launch again."""
 
     group: str
 
 
 @dataclass(frozen=True, slots=True)
-class AskToEnd(Caused):
+class AskToEnd(CausedAction):
     """Have the nodes save, and end the job then."""
 
     ending: Ending
 
 
 @dataclass(frozen=True, slots=True)
-class EndJobAtOnce(Caused):
+class EndJobAtOnce(CausedAction):
     """End the job at once."""
 
     job: Job
 
 
 @dataclass(frozen=True, slots=True)
-class Revive(Caused):
+class Revive(CausedAction):
     """Let a job that has ended go on, from its newest commit, on new nodes."""
 
     job: Job
@@ -441,21 +441,21 @@ class Revive(Caused):
 
 
 @dataclass(frozen=True, slots=True)
-class Rescale(Caused):
+class Rescale(CausedAction):
     """Change the job's description as a command says."""
 
     command: Command
 
 
 @dataclass(frozen=True, slots=True)
-class Resettle(Caused):
+class Resettle(CausedAction):
     """Give the nodes other settings."""
 
     settings: Settings
 
 
 @dataclass(frozen=True, slots=True)
-class Tell(Caused):
+class Tell(CausedAction):
     """Put an event on record."""
 
     event: Event
@@ -464,7 +464,7 @@ class Tell(Caused):
 
 
 @dataclass(frozen=True, slots=True)
-class Discard(Caused):
+class Discard(CausedAction):
     """Delete a message, once every action that it caused is done."""
 
     message: Message
@@ -472,7 +472,7 @@ class Discard(Caused):
 
 
 @dataclass(frozen=True, slots=True)
-class Reply(Caused):
+class Reply(CausedAction):
     """Answer a command and delete it, once what it causes is done."""
 
     order: PendingCommand
