@@ -23,7 +23,8 @@ from common.measuring import conduct, where
 from common.region_trips.compare import compare, in_common
 from common.region_trips.travel import Travel
 
-from spotelastic.controller.model.regions import HOUR, RegionPolicy
+from spotelastic.controller.model.regions import RegionPolicy
+from spotelastic.model.counting import HOUR
 from spotelastic.replay.scenario import NodeTimings, Scenario
 from spotelastic.replay.trace import Span, Trace, read
 

@@ -27,5 +27,5 @@ def try_receivers(given: Sequence[str], variables: Mapping[str, str], aws: Aws) 
             "no receiver is configured: give a URL, or the variable that holds it, as `notify` in "
             "spotelastic.toml, or as SPOTELASTIC_NOTIFY"
         )
-    trial = Notification(f"trial {new_id()}", "trial", TITLE, TEXT)
+    trial = Notification(f"trial {new_id()}", TITLE, TEXT)
     return {name: receiver(aws, name, url).send(trial).why for name, url in found.items()}

@@ -5,7 +5,7 @@ A metric is declared once, beside the facts that it is made of. The declarations
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 PREFIX = "spotelastic_"
@@ -25,8 +25,11 @@ class Metric:
     help: str
     source: SourceOfMetric
     labels: tuple[str, ...] = ()
-    """Besides `cluster`, which each has. The values of each are few: words of the product, names of
-    AWS's services, or nodes that are there now."""
+    """Besides `cluster`, which each has. Each has few values, such as words of the product."""
+
+    def __post_init__(self) -> None:
+        assert all(other.name != self.name for other in EVERY), self.name
+        EVERY.append(self)
 
     @property
     def full_name(self) -> str:
@@ -48,18 +51,4 @@ class Sample:
 
     metric: Metric
     value: float
-    labels: tuple[str, ...] = field(default=())
-
-
-def declared(
-    name: str,
-    kind: Literal["counter", "gauge"],
-    help: str,
-    source: SourceOfMetric,
-    labels: tuple[str, ...] = (),
-) -> Metric:
-    """Declare a metric."""
-    metric = Metric(name, kind, help, source, labels)
-    assert all(other.name != name for other in EVERY), name
-    EVERY.append(metric)
-    return metric
+    labels: tuple[str, ...] = ()

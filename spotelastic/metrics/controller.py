@@ -1,19 +1,18 @@
 """Turns what one controller knows into samples (pure)."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 
 from spotelastic.metrics import job
-from spotelastic.metrics.catalogue import Sample, declared
+from spotelastic.metrics.catalogue import Metric, Sample
 from spotelastic.metrics.job import PublishedFacts
 
-LEADS = declared(
+LEADS = Metric(
     "controller_leads",
     "gauge",
     "Whether this controller leads: of one cluster one does.",
     "controller",
 )
-CALLS = declared(
+CALLS = Metric(
     "cloud_calls_total",
     "counter",
     "Calls of this controller to the cloud's services, by outcome.",
@@ -22,20 +21,15 @@ CALLS = declared(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ControllerFacts:
-    """What one controller knows."""
+def samples(
+    calls: Mapping[tuple[str, str], int], published: PublishedFacts | None
+) -> Iterator[Sample]:
+    """Yield what one controller knows.
 
-    leads: bool = False
-    calls: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    """Number of calls, by service and outcome: ok, busy, refused or no answer."""
-    published: PublishedFacts | None = None
-    """What a leader has published last. Others keep silent about the job, or it counted twice."""
-
-
-def samples(facts: ControllerFacts) -> Iterator[Sample]:
-    """Yield what this controller knows."""
-    yield LEADS.sample(facts.leads)
-    yield from CALLS.each(sorted(facts.calls.items()))
-    if facts.leads and facts.published is not None:
-        yield from job.samples(facts.published)
+    `calls` are their numbers by service and outcome: ok, busy, refused or no answer. `published` is
+    what a leader has published last. Others keep silent about the job, or it counted twice.
+    """
+    yield LEADS.sample(published is not None)
+    yield from CALLS.each(sorted(calls.items()))
+    if published is not None:
+        yield from job.samples(published)

@@ -4,7 +4,7 @@ prometheus_client is imported here alone, with the first registry: who serves no
 pay for it. Its process-wide registry is never used.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from spotelastic.metrics.catalogue import Metric, Sample
@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric as Family
 
 Read = Callable[[], Iterable[tuple[str, Iterable[Sample]]]]
-"""Returns the samples that there are now, with the name of the cluster that they are of. It is
-called at each scrape, on the scrape's thread."""
+"""Returns the present samples with their cluster's name, at each scrape, on its thread."""
 
 
 class SampleCollector:
@@ -28,25 +27,20 @@ class SampleCollector:
         """Nothing: a registry would read all samples to know their names in advance."""
         return ()
 
-    def collect(self) -> Iterator["Family"]:
-        yield from families(self._read())
+    def collect(self) -> Iterable["Family"]:
+        """Return the samples as prometheus_client's families, one for each metric."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-
-def families(read: Iterable[tuple[str, Iterable[Sample]]]) -> list["Family"]:
-    """Return the samples of clusters as prometheus_client's families, one for each metric."""
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
-    found: dict[Metric, Family] = {}
-    for cluster, samples in read:
-        for sample in samples:
-            metric = sample.metric
-            family = found.get(metric)
-            if family is None:
-                kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
-                labels = ("cluster", *metric.labels)
-                family = found[metric] = kind(metric.full_name, metric.help, labels=labels)
-            family.add_metric((cluster, *sample.labels), sample.value)  # type: ignore[attr-defined]
-    return list(found.values())
+        found: dict[Metric, CounterMetricFamily | GaugeMetricFamily] = {}
+        for cluster, samples in self._read():
+            for sample in samples:
+                metric = sample.metric
+                if metric not in found:
+                    kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+                    labels = ("cluster", *metric.labels)
+                    found[metric] = kind(metric.full_name, metric.help, labels=labels)
+                found[metric].add_metric((cluster, *sample.labels), sample.value)
+        return found.values()
 
 
 def page(read: Read, accept: str = "") -> tuple[bytes, str]:

@@ -5,13 +5,13 @@ on somebody's laptop say the same. Counters are made of events, which nobody tak
 leader goes on where the one before was.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
 from spotelastic.clock import wall
-from spotelastic.metrics.catalogue import Metric, Sample, declared
+from spotelastic.metrics.catalogue import Metric, Sample
 from spotelastic.model.estimate import progress_of
 from spotelastic.model.headline import HeadlineKind, headlines
 from spotelastic.model.in_place import OUTCOMES, REHEARSED
@@ -24,9 +24,7 @@ NOTICES = frozenset({"notice", "rebalance", "leave", "unhealthy"})
 """Kinds of events that warn of a node's end."""
 KINDS = tuple(str(kind.value) for kind in InterruptionKind)
 SOURCES = ("memory", "store")
-"""What a round goes on from. Together with `KINDS` and the causes of rounds these begin at 0: a
-counter that appears with its first increase has no rate.
-"""
+"""What a round goes on from. These labels begin at 0: without, a first increase has no rate."""
 OTHER = "other"
 """The label of what another version has a word of its own for: one label more, not many."""
 
@@ -45,7 +43,7 @@ class PublishedFacts:
 
 
 def _job(name: str, help: str, *labels: str, kind: Any = "gauge") -> Metric:
-    return declared(name, kind, help, "job", labels)
+    return Metric(name, kind, help, "job", labels)
 
 
 def _count(name: str, help: str, *labels: str) -> Metric:
@@ -197,11 +195,11 @@ def _of_spec(spec: JobSpec) -> Iterator[Sample]:
 
 
 def _of_events(events: Sequence[Event]) -> Iterator[Sample]:
-    started = [each for each in events if _starts(each)]
-    causes = dict.fromkeys(sorted(CAUSES), 0.0)
+    started = [each for each in events if each.starts_round]
+    causes = _zeros(CAUSES)
     for each in started:
         cause = str(each.data.get("cause", ""))
-        _add(causes, cause if cause in CAUSES else OTHER, 1)
+        causes[cause if cause in CAUSES else OTHER] += 1
     yield from ROUNDS.each(_by_word(causes))
     yield from _of_ledger([row for each in events if (row := row_of(each)) is not None], started)
     told = {(each.node, _notice(each)) for each in events if each.kind in NOTICES and each.node}
@@ -224,26 +222,26 @@ def _of_events(events: Sequence[Event]) -> Iterator[Sample]:
 
 
 def _rehearsals(events: Iterable[Event]) -> dict[str, float]:
-    counts = dict.fromkeys(OUTCOMES, 0.0)
+    counts = _zeros(OUTCOMES)
     for each in events:
         if each.kind == REHEARSED:
             outcome = str(each.data.get("outcome", ""))
-            _add(counts, outcome if outcome in OUTCOMES else OTHER, 1)
+            counts[outcome if outcome in OUTCOMES else OTHER] += 1
     return counts
 
 
 def _of_ledger(rows: Sequence[Interruption], started: Iterable[Event]) -> Iterator[Sample]:
-    counts, pauses, steps, money = (dict.fromkeys(KINDS, 0.0) for _ in range(4))
+    counts, pauses, steps, money = (_zeros(KINDS) for _ in range(4))
     paused = set[tuple[int | None, float | None]]()
     for row in sorted(rows, key=lambda row: (row.at, -(row.usd or 0.0))):
         kind = str(row.kind.value) if row.kind.is_known else OTHER
-        _add(counts, kind, 1)
-        _add(steps, kind, row.steps_lost or 0)
-        _add(money, kind, row.usd or 0.0)
+        counts[kind] += 1
+        steps[kind] += row.steps_lost or 0
+        money[kind] += row.usd or 0.0
         # Several nodes that went at once share one pause, which counts once.
         shared = row.round, row.first_step_at
         if row.round is None or shared not in paused:
-            _add(pauses, kind, row.pause_s or 0.0)
+            pauses[kind] += row.pause_s or 0.0
         paused.add(shared)
     yield from INTERRUPTIONS.each(_by_word(counts))
     yield from PAUSES.each(_by_word(pauses))
@@ -254,19 +252,15 @@ def _of_ledger(rows: Sequence[Interruption], started: Iterable[Event]) -> Iterat
 
 def _of_resumes(rows: Iterable[Interruption], started: Iterable[Event]) -> Iterator[Sample]:
     first_steps = {row.round: row.first_step_at for row in rows if row.round and row.first_step_at}
-    counts, times = dict.fromkeys(SOURCES, 0.0), dict.fromkeys(SOURCES, 0.0)
+    counts, times = _zeros(SOURCES), _zeros(SOURCES)
     for each in started:
         first = first_steps.pop(int(each.data.get("number", 0)), None)
         if first is not None:
             source = str(each.data.get("from", OTHER))
-            _add(counts, source, 1)
-            _add(times, source, max(0.0, first - each.at))
+            counts[source] += 1
+            times[source] += max(0.0, first - each.at)
     yield from RESUMES.each(_by_word(counts))
     yield from RESUME_SECONDS.each(_by_word(times))
-
-
-def _starts(event: Event) -> bool:
-    return event.kind == "round" and event.data.get("phase") == "started"
 
 
 def _notice(event: Event) -> str:
@@ -275,8 +269,8 @@ def _notice(event: Event) -> str:
     return str(kind.value) if kind.is_known else OTHER
 
 
-def _add(sums: dict[str, float], word: str, value: float) -> None:
-    sums[word] = sums.get(word, 0.0) + value
+def _zeros(words: Iterable[str]) -> defaultdict[str, float]:
+    return defaultdict(float, dict.fromkeys(words, 0.0))
 
 
 def _by_word(found: Mapping[Any, float]) -> list[tuple[tuple[str], float]]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from spotelastic.metrics.catalogue import Metric, Sample, declared
+from spotelastic.metrics.catalogue import Metric, Sample
 from spotelastic.model.notice import Notice
 from spotelastic.model.progress import Progress
 
@@ -28,7 +28,7 @@ class NodeFacts:
 
 
 def _node(name: str, help: str, *labels: str, kind: Any = "gauge") -> Metric:
-    return declared(f"node_{name}", kind, help, "node", labels)
+    return Metric(f"node_{name}", kind, help, "node", labels)
 
 
 INFO = _node("info", "1, with what the node is.", "node", "zone", "type")

@@ -14,7 +14,6 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from spotelastic.clock import Clock, steady
 from spotelastic.metrics.exposition import Read, registry
 
 logger = logging.getLogger(__name__)
@@ -75,8 +74,7 @@ class MetricsServer:
             self._closed.set()
             server = self._server
         if server is not None:
-            with contextlib.suppress(OSError):  # wakes it, where it would look twice a second
-                server.socket.shutdown(socket.SHUT_RDWR)
+            _cut(server.socket)  # wakes it, where it would look twice a second
             server.shutdown()
         self._thread.join(self._within)
 
@@ -101,6 +99,11 @@ class MetricsServer:
             return
 
 
+def _cut(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+
+
 def _server(address: str, port: int, read: Read, within: float, at_once: int) -> Any:
     """Return a server that listens. What it is made of is imported here, for the first time."""
     from socketserver import ThreadingMixIn
@@ -108,10 +111,10 @@ def _server(address: str, port: int, read: Read, within: float, at_once: int) ->
 
     from prometheus_client import make_wsgi_app
 
+    free = threading.Semaphore(at_once)
+
     class ScrapeHandler(WSGIRequestHandler):
         """Serves one request of a connection, quietly."""
-
-        timeout = within
 
         def log_message(self, format: str, *args: object) -> None:
             """Nothing: a scrape each second would fill the log."""
@@ -123,10 +126,6 @@ def _server(address: str, port: int, read: Read, within: float, at_once: int) ->
         block_on_close = False
         address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
 
-        def __init__(self, *args: Any) -> None:
-            self.connections = OpenConnections(at_once, within)
-            super().__init__(*args)
-
         def server_bind(self) -> None:
             """Bind without the look-up of the host's name, which may take long."""
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -136,48 +135,21 @@ def _server(address: str, port: int, read: Read, within: float, at_once: int) ->
             self.setup_environ()
 
         def verify_request(self, request: Any, client_address: Any) -> bool:
-            return self.connections.opened(request)
+            return free.acquire(blocking=False)
 
-        def shutdown_request(self, request: Any) -> None:
-            self.connections.closed(request)
-            super().shutdown_request(request)
-
-        def service_actions(self) -> None:
-            self.connections.end_late_ones()
+        def process_request_thread(self, request: Any, client_address: Any) -> None:
+            """Serve it, and cut off who sends, or takes, one byte at a time."""
+            timer = threading.Timer(within, _cut, (request,))
+            timer.daemon = True
+            timer.start()
+            try:
+                super().process_request_thread(request, client_address)
+            finally:
+                timer.cancel()
+                free.release()
 
         def handle_error(self, request: Any, client_address: Any) -> None:
             """Nothing: who asks has gone, or was too slow."""
 
     app = make_wsgi_app(registry(read, process=True))
     return make_server(address, port, app, ScrapeListener, ScrapeHandler)
-
-
-class OpenConnections:
-    """Which connections are open, and since when."""
-
-    def __init__(self, at_once: int, within: float, clock: Clock = steady) -> None:
-        self._at_once = at_once
-        self._within = within
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._since: dict[socket.socket, float] = {}
-
-    def opened(self, connection: socket.socket) -> bool:
-        """Take a connection; return False if there are too many."""
-        with self._lock:
-            if len(self._since) >= self._at_once:
-                return False
-            self._since[connection] = self._clock()
-            return True
-
-    def closed(self, connection: socket.socket) -> None:
-        with self._lock:
-            self._since.pop(connection, None)
-
-    def end_late_ones(self) -> None:
-        """Cut off who sends, or takes, one byte at a time."""
-        with self._lock:
-            late = [each for each, at in self._since.items() if self._clock() > at + self._within]
-            for connection in late:
-                with contextlib.suppress(OSError):
-                    connection.shutdown(socket.SHUT_RDWR)

@@ -35,13 +35,9 @@ SHORT: HeadlineKind = "short-of-nodes"
 TROUBLE = "trouble"
 """Kind of the events that tell when something begins to be wrong."""
 WHEN_RED = frozenset({SHORT, "no-step", "not-committed"})
-"""What is put on record only where it lasts: nodes come and go, evaluations take minutes, and
-stores fail for some seconds.
-"""
+"""What is put on record only where it lasts: all of these happen for some minutes."""
 LASTS, SILENT_FOR = 900.0, 300.0
-"""Seconds without a step, a commit or enough nodes, and without a controller, from which on each is
-red.
-"""
+"""Seconds without a step, a commit or enough nodes, and without a controller, until it is red."""
 
 
 @dataclass(frozen=True, slots=True)

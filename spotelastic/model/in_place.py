@@ -132,9 +132,7 @@ class Rehearsal:
     step: int
     ranks: int
     outcome: str
-    """One of `OUTCOMES`: the same to the last bit, within the script's own noise, or not. Of a
-    fingerprint, the SHA-256.
-    """
+    """One of `OUTCOMES`: equal bits, within the script's noise, or not; or the fingerprint."""
     lines: tuple[str, ...] = ()
     """What people are told. Where it is different: a heading, each difference, what follows."""
 

@@ -1,14 +1,13 @@
 """The kinds of interruption, and what the rest of the product does about each of them.
 
-A new kind is one member and one entry of `_traits`. Whatever observes it makes a `Notice` or an
+A new kind is one member and one entry of `_TRAITS`. Whatever observes it makes a `Notice` or an
 `Event` of that kind; rounds, checkpoints, the report and the tables go by its traits.
 """
 
 import math
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache
-from typing import assert_never
+from functools import partial
 
 
 class InterruptionKind(StrEnum):
@@ -59,7 +58,7 @@ class InterruptionKind(StrEnum):
 
     @property
     def traits(self) -> "InterruptionTraits":
-        return _traits(self)
+        return _TRAITS[self] if self.is_known else _unknown(self)
 
 
 DRAINS_AHEAD = 120.0
@@ -83,9 +82,7 @@ class InterruptionTraits:
     at_once: bool = False
     """Nobody waits for a save with the node: its workers have ended, or are not to be relied on."""
     ahead: float = math.inf
-    """Seconds before its deadline at which a node drains; infinite: as soon as it is told. What is
-    days away is only announced until then.
-    """
+    """Seconds before its deadline at which a node drains; infinite: as soon as it is told."""
     is_replaced_ahead: bool = False
     """Whether the cluster replaces the node before that, at a time when nothing else is missing."""
     is_asked_for: bool = False
@@ -94,69 +91,51 @@ class InterruptionTraits:
     """How much it disturbs training: of several at once the most severe answers for the pause."""
 
 
-@cache
-def _traits(kind: InterruptionKind) -> InterruptionTraits:
-    if not kind.is_known:
-        label = kind.value.replace("_", " ")
-        return InterruptionTraits(label, drains=True, has_deadline=True, severity=1)
-    match kind:
-        case InterruptionKind.SPOT_INTERRUPTION:
-            return InterruptionTraits("spot notice", drains=True, has_deadline=True, severity=1)
-        case (
-            InterruptionKind.MAINTENANCE
-            | InterruptionKind.RETIREMENT
-            | InterruptionKind.CAPACITY_BLOCK
-        ):
-            return _scheduled(kind)
-        case InterruptionKind.REBALANCE:
-            return InterruptionTraits("rebalance", "rebalance", "may be interrupted soon")
-        case InterruptionKind.PLANNED:
-            outlook = "will be ended by its group, which waits until it has left"
-            return InterruptionTraits(
-                "planned", outlook=outlook, drains=True, has_deadline=True, is_asked_for=True
-            )
-        case InterruptionKind.LEAVE:
-            return InterruptionTraits(
-                "asked to leave", "leave", "was asked to leave", drains=True, is_asked_for=True
-            )
-        case InterruptionKind.UNHEALTHY:
-            outlook = "is sick: it leaves by itself"
-            return InterruptionTraits(
-                "sick GPU", "unhealthy", outlook, drains=True, at_once=True, severity=2
-            )
-        case InterruptionKind.BY_HAND:
-            return InterruptionTraits("ended by hand", "loss", severity=3)
-        case InterruptionKind.LOSS:
-            return InterruptionTraits("node lost", "loss", severity=3)
-        case InterruptionKind.WORKER:
-            return InterruptionTraits("worker died", "failure", severity=2)
-        case InterruptionKind.ETCD | InterruptionKind.MOVED:
-            return _OF_NO_NODE[kind]
-        case _:
-            assert_never(kind)
+def _unknown(kind: InterruptionKind) -> InterruptionTraits:
+    label = kind.value.replace("_", " ")
+    return InterruptionTraits(label, drains=True, has_deadline=True, severity=1)
 
 
-_OF_NO_NODE = {
+_announced = partial(
+    InterruptionTraits, drains=True, has_deadline=True, ahead=DRAINS_AHEAD, severity=1
+)
+"""Makes the traits of what is announced hours or days ahead."""
+_TRAITS = {
+    InterruptionKind.SPOT_INTERRUPTION: InterruptionTraits(
+        "spot notice", drains=True, has_deadline=True, severity=1
+    ),
+    InterruptionKind.MAINTENANCE: _announced(
+        "maintenance", outlook="will be rebooted, or cut off for a while", is_replaced_ahead=True
+    ),
+    InterruptionKind.RETIREMENT: _announced(
+        "retirement", outlook="will be stopped for good", is_replaced_ahead=True
+    ),
+    # Another node of a block would end with it.
+    InterruptionKind.CAPACITY_BLOCK: _announced(
+        "block ends", outlook="will be ended with its Capacity Block"
+    ),
+    InterruptionKind.REBALANCE: InterruptionTraits(
+        "rebalance", "rebalance", "may be interrupted soon"
+    ),
+    InterruptionKind.PLANNED: InterruptionTraits(
+        "planned",
+        outlook="will be ended by its group, which waits until it has left",
+        drains=True,
+        has_deadline=True,
+        is_asked_for=True,
+    ),
+    InterruptionKind.LEAVE: InterruptionTraits(
+        "asked to leave", "leave", "was asked to leave", drains=True, is_asked_for=True
+    ),
+    InterruptionKind.UNHEALTHY: InterruptionTraits(
+        *("sick GPU", "unhealthy", "is sick: it leaves by itself"),
+        drains=True,
+        at_once=True,
+        severity=2,
+    ),
+    InterruptionKind.BY_HAND: InterruptionTraits("ended by hand", "loss", severity=3),
+    InterruptionKind.LOSS: InterruptionTraits("node lost", "loss", severity=3),
+    InterruptionKind.WORKER: InterruptionTraits("worker died", "failure", severity=2),
     InterruptionKind.ETCD: InterruptionTraits("etcd died", "etcd"),
     InterruptionKind.MOVED: InterruptionTraits("moved"),
 }
-_OUTLOOKS = {
-    InterruptionKind.MAINTENANCE: ("maintenance", "will be rebooted, or cut off for a while"),
-    InterruptionKind.RETIREMENT: ("retirement", "will be stopped for good"),
-    InterruptionKind.CAPACITY_BLOCK: ("block ends", "will be ended with its Capacity Block"),
-}
-
-
-def _scheduled(kind: InterruptionKind) -> InterruptionTraits:
-    """Return the traits of what is announced hours or days ahead."""
-    label, outlook = _OUTLOOKS[kind]
-    return InterruptionTraits(
-        label,
-        outlook=outlook,
-        drains=True,
-        has_deadline=True,
-        ahead=DRAINS_AHEAD,
-        # Another node of a block would end with it.
-        is_replaced_ahead=kind is not InterruptionKind.CAPACITY_BLOCK,
-        severity=1,
-    )

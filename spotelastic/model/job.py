@@ -70,9 +70,7 @@ class Settings:
     replicate: Replication = Replication()
     """Whether nodes keep replicas of each other's shards in memory."""
     rehearse: str = "auto"
-    """Whether a run makes some steps again, to see whether they come back as they were: auto, off,
-    or strict.
-    """
+    """Whether steps are made again, to see whether they come back: auto, off, or strict."""
     exact: bool = False
     """Whether the run is to have the same bits on any nodes."""
     guard: bool = False
@@ -154,8 +152,7 @@ class Failure:
     stalled: bool = False
     """Whether the worker hung: no worker of the node executed a step. `at` is the last step's."""
     rests: bool = False
-    """Whether workers of this script can rest, so that those that have not failed keep their state.
-    """
+    """Whether workers of this script can rest: those that have not failed keep their state."""
     attached: bool = False
     """Whether a worker of the node had entered its Checkpointer, and so would report its steps."""
     broken: bool = False
@@ -230,8 +227,7 @@ class Reservation:
     market: str = ""
     """EC2's type of market of its instances; empty: on demand."""
     owner: str = ""
-    """The account that shares it, so that its instances are paid as on demand; empty: it is paid
-    for anyway, used or not."""
+    """The account that shares it and is paid as on demand; empty: it is paid for anyway."""
     open: bool = False
     """Whether it takes any instance that fits, and not only those that name it."""
 
@@ -246,9 +242,7 @@ class Capacity:
     """What may be bought for the job, and where its limits are."""
 
     on_demand: OnDemand = "never"
-    """With "fallback": on-demand nodes fill up to min once spot has been short for
-    `spot_patience`.
-    """
+    """With "fallback": on-demand nodes fill up to min after `spot_patience` without spot."""
     base: int = 0
     """Number of on-demand nodes that the job has at all times."""
     spot_patience: float = 600.0
@@ -262,8 +256,7 @@ class Capacity:
     deadline: float | None = None
     """When the job ends, finished or not; seconds since the epoch."""
     within: float | None = None
-    """Relative deadline in seconds, as given on the command line. Repeating the same value does not
-    move the deadline."""
+    """Relative deadline in seconds, as given: repeating it does not move the deadline."""
     keep_failed: bool = False
     """Whether the node whose worker failed the job stays as long as the control nodes do."""
     reservations: tuple[Reservation, ...] = ()
@@ -344,8 +337,7 @@ class AccountDemands:
     control_profile: str = ""
     """The same of control nodes."""
     stack_role: str = ""
-    """ARN of the account's own role with which CloudFormation deletes stacks; empty: `up` makes one
-    for all clusters."""
+    """ARN of the account's own role that deletes stacks; empty: `up` makes one for all."""
     security_group: str = ""
     """The account's own security group of all nodes; empty: the stack makes one."""
     worker_image: str = ""

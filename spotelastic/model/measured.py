@@ -12,8 +12,7 @@ from spotelastic.model.progress import GpuUse
 Series = tuple[TimedValue, ...]
 """A value over time, the newest one last."""
 GPU_USE, GPU_MEMORY = "GPU use", "GPU memory"
-"""What is measured of all nodes' GPUs together, in percent. No name that a script logs has a space.
-"""
+"""Of all nodes' GPUs, in percent. No name that a script logs has a space."""
 MOST = 400
 """Values of a series. A long run's lie farther apart."""
 MOST_NAMES = 50

@@ -78,9 +78,7 @@ class Node:
     efa: bool | None = None
     """Whether its workers reach those of other nodes through EFA; None: not known."""
     prepares: bool = False
-    """Whether its workers still prepare beside the round that trains. It counts as arrived after
-    that, unless the round needs it.
-    """
+    """Whether its workers still prepare beside the round, so that it counts only if needed."""
 
     @property
     def workers(self) -> int:

@@ -9,8 +9,7 @@ from spotelastic.model.progress import Event
 from spotelastic.model.protocol import Word
 
 Source = Word["imds", "sqs", "signal", "command", "health", "controller"]
-"""imds: the instance's metadata service; sqs: the event bus, through the cluster's queue; health:
-the node's own look at its GPUs."""
+"""imds: the metadata service; sqs: the event bus; health: the node's look at its GPUs."""
 SCHEDULED = "scheduled"
 """Kind of the event that tells what is announced for a later time, or called off."""
 ORIGINS = {"imds": " (from its metadata service)", "sqs": " (from the event bus)"}

@@ -67,9 +67,7 @@ class Progress:
     committed: int = 0
     """The newest step committed in the object store."""
     epoch: int = 0
-    """Storage epoch of that commit. A run that was sent back commits lower steps in a later
-    epoch.
-    """
+    """Storage epoch of that commit. A run that was sent back commits in a later one."""
     upload: Upload | None = None
     """This node's part of the checkpoint that is being uploaded."""
     step_time: float = 0.0
@@ -135,9 +133,7 @@ class SlowNode:
     factor: float
     """How many times as long as the others it takes for its part of a step."""
     speed: float
-    """The speed at which the job trains, as a share of what it would be if that node were as fast
-    as the others.
-    """
+    """The job's speed, as a share of what it would be if the node were as fast as others."""
 
     @property
     def line(self) -> str:
@@ -164,6 +160,10 @@ class Event:
     message: str
     node: str = ""
     data: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def starts_round(self) -> bool:
+        return self.kind == "round" and self.data.get("phase") == "started"
 
 
 NodeRole = Word["worker", "control"]
@@ -215,13 +215,11 @@ class Status:
     """Why the job is in this state; for a failure, the first failing rank."""
     nodes: tuple[NodeStatus, ...] = ()
     messages: dict[str, int] = field(default_factory=dict)
-    """Numbers of AWS's events since this controller leads: handled, duplicate, foreign (about other
-    instances), unknown and malformed ones."""
+    """Numbers of the cloud's events since this controller leads, by what was done about them."""
     quiet: str = ""
     """Where the workers stand if no step is executed; empty otherwise."""
     short_since: float | None = None
-    """Since when fewer than min nodes are present; None: there are enough. A new leader counts
-    `spot_patience` from here."""
+    """Since when fewer than min nodes are present; None: there are enough."""
     warnings: tuple[str, ...] = ()
     """What somebody has suspended of the worker groups, what is announced for nodes, keys in etcd
     that cannot be read, and nodes of different versions: one line each.
@@ -231,11 +229,9 @@ class Status:
     slow: tuple[SlowNode, ...] = ()
     """Nodes that keep the others waiting, the slowest first."""
     network: str = ""
-    """EFA devices of the nodes, and whether NCCL's plugin for them is there; empty: none has
-    them."""
+    """EFA devices of the nodes, and whether NCCL's plugin is there; empty: none has them."""
     replica: int = 0
-    """The newest step of which the shards of each node are in another node's memory, too; 0: of
-    none."""
+    """The newest step whose shards are each in another node's memory, too; 0: of none."""
     rehearsal: Rehearsal | None = None
     """What a step that was made again has shown; None: none was."""
     proof: Rehearsal | None = None
@@ -249,9 +245,7 @@ class Status:
     samples_per_second: float = 0.0
     """Samples (or tokens) per second of all workers; 0: the script does not say."""
     pace: float = 0.0
-    """Seconds per step that counts over the last hour of steps, pauses and repeated steps included;
-    0: not measured yet.
-    """
+    """Seconds per step that counts over the last hour of steps, with pauses; 0: not measured."""
     began_at: float = 0.0
     """When the run's first step was done; 0: none was."""
     stepped_at: float = 0.0
@@ -267,9 +261,7 @@ class Status:
     error: str = ""
     """The error with which the job failed, in one line."""
     ends_at: float | None = None
-    """When the cluster of a job that has ended ends, too; None: it does not by itself, or the job
-    has not ended.
-    """
+    """When the cluster of a job that has ended ends, too; None: not by itself, or not yet."""
     usd: float = 0.0
     """US dollars that the whole cluster has cost so far; 0: prices are not known."""
     usd_per_hour: float = 0.0
@@ -338,18 +330,17 @@ class Interruption:
     node: str
     """Empty: workers lost a peer, and it is not known of which node."""
     at: float
-    seen_after_s: float | None
-    saved_step: int | None
+    seen_after_s: float | None = None
+    saved_step: int | None = None
     """The step that training resumed from."""
-    committed: bool | None
+    committed: bool | None = None
     """Whether that step reached the object store."""
-    pause_s: float | None
+    pause_s: float | None = None
     """Seconds from the last step before to the first step after, less one ordinary step."""
-    steps_lost: int | None
+    steps_lost: int | None = None
     """Optimizer steps that had to be repeated."""
     told_by: str = ""
-    """The source that reported it first: imds, sqs, signal or command; for a loss ec2 or lease;
-    empty: not known."""
+    """The source that reported it first: imds, sqs, signal, command, cloud or lease; or empty."""
     seen_after_by: dict[str, float] = field(default_factory=dict)
     """`seen_after_s` of every source that reported it."""
     first_step_at: float | None = None
@@ -367,8 +358,7 @@ class Interruption:
     restores: dict[str, float] = field(default_factory=dict)
     """The same by source: that of each node's own restore."""
     step_s: float | None = None
-    """Seconds of an ordinary step then, which `pause_s` leaves out; None: training did not stop, or
-    it was not recorded."""
+    """Seconds of an ordinary step then, which `pause_s` leaves out; None: not recorded."""
 
 
 def row_of(event: Event) -> Interruption | None:
@@ -391,6 +381,8 @@ class ReportJob:
 
 @dataclass(frozen=True, slots=True)
 class Report:
+    """What a job has come to. Fields that a `Status` has as well say the same."""
+
     job: ReportJob
     interruptions: tuple[Interruption, ...]
     goodput: float
@@ -414,17 +406,11 @@ class Report:
     total_usd_per_hour: float = 0.0
     """What all that runs now costs an hour."""
     rehearsal: Rehearsal | None = None
-    """What a step that was made again has shown; None: none was."""
     proof: Rehearsal | None = None
-    """What the first commit has shown when it was read back; None: it was not yet."""
     fingerprint: str = ""
-    """SHA-256 of the parameters, buffers and optimizers with which a run with virtual ranks has
-    ended; empty for others.
-    """
+    """SHA-256 of all with which a run with virtual ranks has ended; empty for others."""
     skipped: Skipped = Skipped()
-    """Steps that `--guard` has skipped."""
     audit: Rehearsal | None = None
-    """The newest audit in which ranks have differed; None: in none."""
     traffic_usd: float = 0.0
     """What the nodes have sent to other zones cost so far."""
     traffic_usd_per_hour: float = 0.0
@@ -440,16 +426,14 @@ class Report:
 class Cost:
     """What a cluster costs, in US dollars.
 
-    That is all that AWS bills by the hour, and what nodes send to other zones.
+    That is all that AWS bills by the hour, and what nodes send to other zones. Fields that a
+    `Report` has as well say the same.
     """
 
     name: str
     usd_per_hour: float
-    """What the worker nodes that run now cost an hour."""
     cost_usd: float
-    """What the worker nodes cost so far."""
     on_demand_usd: float
-    """What the same hours would have cost on demand."""
     spot_hours: float
     """Hours of spot worker nodes."""
     on_demand_hours: float
@@ -459,23 +443,14 @@ class Cost:
     max_cost: float | None = None
     """The job's limit on the total cost; None: no limit."""
     hours_left: float | None = None
-    """Hours until `max_cost` is reached at the present rate; None without a limit or running
-    nodes.
-    """
+    """Hours until `max_cost` is reached at the present rate; None: never, at that rate."""
     prices_of: str = ""
-    """Date of the on-demand prices."""
     control_usd_per_hour: float = 0.0
-    """What the control nodes and NAT gateways that run now cost an hour."""
     control_usd: float = 0.0
-    """What control nodes and NAT gateways cost so far."""
     total_usd_per_hour: float = 0.0
-    """What all that runs now costs an hour."""
     total_usd: float = 0.0
-    """What the whole cluster cost so far."""
     traffic_usd: float = 0.0
-    """What the nodes have sent to other zones cost so far."""
     traffic_usd_per_hour: float = 0.0
-    """What they send to other zones now costs an hour."""
 
     @property
     def is_priced(self) -> bool:

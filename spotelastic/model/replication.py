@@ -15,8 +15,7 @@ class Replication:
     """Whether nodes keep replicas of each other's shards, and how fast they copy them."""
 
     rate: float | None = 0.0
-    """Most bytes per second that a node sends; 0: there are no replicas. None: the daemons choose
-    ("auto")."""
+    """Most bytes per second that a node sends; 0: no replicas; None: the daemons choose."""
 
     @classmethod
     def parse(cls, text: str) -> Self:

@@ -12,9 +12,7 @@ from spotelastic.model.in_place import Standing
 from spotelastic.model.protocol import Word
 
 Phase = Literal["proposed", "started", "over"]
-"""A round that is "over" has no members: its job ended, and was restarted. Another round
-follows.
-"""
+"""A round that is "over" has no members: its job was restarted, and another one follows."""
 Cause = Word[
     "start",  # the first round of the job
     "arrival",  # nodes joined
@@ -34,8 +32,7 @@ CAUSES: frozenset[str] = frozenset(
 
 
 LARGE = 64
-"""Members above which a round is a large one. Its members answer more slowly, so that etcd is not
-asked by all at once."""
+"""Members above which answers are spread over more time, so that etcd is not asked at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +146,7 @@ class Round:
     restore, as all do; empty: their processes are replaced. New workers are told the same, and
     "prepare" where they come to the beginning of their training beside a round."""
     rests: bool = False
-    """Whether its workers are known to be able to outlive it. Nodes that come prepare theirs then
-    before they count as arrived."""
+    """Whether its workers can outlive it. Nodes that come prepare theirs before they count."""
     parent_from_memory: bool = False
     """Whether the round before it resumed from what nodes had in memory."""
     fruitless: int = 0
@@ -158,8 +154,7 @@ class Round:
     partners: tuple[Partner, ...] = ()
     """Who keeps whose replica; while it is proposed, as in the round before."""
     run_id: str = ""
-    """The run's id for experiment trackers: what the storage says, or else the incarnation of the
-    job's first round."""
+    """The run's id for trackers: as the storage says, or the job's first incarnation."""
     trained: bool = False
     """Whether this version of the script is known to have made a step in a round before it."""
 

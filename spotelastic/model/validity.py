@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-DAY = 86_400.0
+from spotelastic.model.counting import DAY
+
 RENEW_WITHIN = 30 * DAY
 REPLACE_WITHIN = 365 * DAY
 """Seconds before the expiry of a certificate, or of the authority, at which the warning begins."""

@@ -10,7 +10,7 @@ record and the sending.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from spotelastic.model.counting import DAY, MINUTE, counted, dollars, duration, span
+from spotelastic.model.counting import DAY, HOUR, MINUTE, counted, dollars, duration, span
 from spotelastic.model.estimate import roughly
 from spotelastic.model.headline import SHORT
 from spotelastic.model.in_place import Rehearsal
@@ -23,27 +23,20 @@ from spotelastic.redaction import without_known_formats
 
 TOLD = "notify"
 """Kind of the events by which what was told is on record."""
-HOUR = 3600.0
 
 
-@dataclass(frozen=True, slots=True)
-class NotificationPolicy:
-    """When something is worth a notification."""
-
-    short_for: float = 900.0
-    """Seconds with fewer nodes than --min."""
-    budget: float = 0.8
-    """Share of --max-cost."""
-    near: float = HOUR
-    """Seconds before the deadline; or a tenth of the time that the job was given, if less."""
-    nearest: float = 300.0
-    """Seconds before the deadline, at the least."""
-    late: float = HOUR
-    """Seconds after which a digest that nobody could send in time is left out."""
-    again: float = HOUR
-    """Seconds until the next shortage is told."""
-    per_hour: int = 20
-    """Most notifications in an hour. The end of a job is always told."""
+SHORT_FOR = 900.0
+"""Seconds with fewer nodes than --min after which that is told."""
+BUDGET = 0.8
+"""Share of --max-cost from which on it is told."""
+NEAR, NEAREST = HOUR, 300.0
+"""Seconds before the deadline at most, and at least; else a tenth of the time given."""
+LATE = HOUR
+"""Seconds after which a digest that nobody could send in time is left out."""
+AGAIN = HOUR
+"""Seconds until the next shortage is told."""
+PER_HOUR = 20
+"""Most notifications in an hour. The end of a job is always told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +51,10 @@ class NotificationFacts:
     step: int = 0
     """The newest step that is known; of a job that has ended, its last."""
     total: int = 0
-    """The step that the run ends with; 0: the script does not say."""
     nodes: int = 0
     least: int = 0
     short_since: float | None = None
     spent: float = 0.0
-    """US dollars that the cluster has cost so far."""
     per_hour: float = 0.0
     capacity: Capacity = Capacity()
     rehearsal: Rehearsal | None = None
@@ -72,7 +63,6 @@ class NotificationFacts:
     troubles: Sequence[Event] = ()
     """What is on record as wrong, and not as over."""
     linger: float | None = None
-    """Seconds that the cluster stays after its job; None: it does not end by itself."""
     digest: str = ""
     """The time of day (UTC) of the digest, as HH:MM; empty: there is none."""
     pace: float = 0.0
@@ -82,20 +72,16 @@ class NotificationFacts:
 
 
 def due(
-    facts: NotificationFacts,
-    told: Mapping[str, float],
-    now: float,
-    policy: NotificationPolicy = NotificationPolicy(),
+    facts: NotificationFacts, told: Mapping[str, float], now: float
 ) -> tuple[Notification, ...]:
     """Return what is to be told now. `told` has when each notification was told, by its id."""
     recent = sum(now - at < HOUR for at in told.values())
+    short = any(id.startswith("short ") and now - at < AGAIN for id, at in told.items())
     found: list[Notification] = []
-    for each in true_now(facts, now, policy):
-        if each.id in told:
+    for each in true_now(facts, now):
+        if each.id in told or (each.kind == "short" and short):
             continue
-        if each.kind == "short" and any(_is_recent(id, at, now, policy) for id, at in told.items()):
-            continue
-        if each.kind == "ended" or recent + len(found) < policy.per_hour:
+        if each.kind == "ended" or recent + len(found) < PER_HOUR:
             found.append(each)
     return tuple(found)
 
@@ -111,10 +97,6 @@ def record(notification: Notification, now: float) -> Event:
     return Event(now, TOLD, line, data={"id": notification.id})
 
 
-def _is_recent(id: str, at: float, now: float, policy: NotificationPolicy) -> bool:
-    return id.startswith("short ") and now - at < policy.again
-
-
 ENDS: Mapping[str, NotificationType] = {
     "succeeded": "success",
     "failed": "failure",
@@ -122,9 +104,7 @@ ENDS: Mapping[str, NotificationType] = {
 }
 
 
-def true_now(
-    facts: NotificationFacts, now: float, policy: NotificationPolicy
-) -> Iterator[Notification]:
+def true_now(facts: NotificationFacts, now: float) -> Iterator[Notification]:
     """Yield what there is to tell, whether it was told before or not."""
     job = facts.job
     if job is not None and job.state in ENDED:
@@ -137,27 +117,25 @@ def true_now(
         yield _differs(facts, facts.rehearsal, "a repeated step gives another result", life)
     if facts.proof is not None and facts.proof.differs:
         yield _differs(facts, facts.proof, "a checkpoint cannot be restored as it was saved", life)
-    if facts.short_since is not None and now - facts.short_since >= policy.short_for:
+    if facts.short_since is not None and now - facts.short_since >= SHORT_FOR:
         yield _short(facts, facts.short_since, now)
     limit = facts.capacity.max_cost
-    if limit is not None and facts.spent >= policy.budget * limit:
+    if limit is not None and facts.spent >= BUDGET * limit:
         yield _budget(facts, limit)
     yield from (_trouble(facts, each) for each in facts.troubles if each.data["what"] != SHORT)
-    if facts.digest and facts.trained and now - _newest(facts.digest, now) < policy.late:
+    if facts.digest and facts.trained and now - _newest(facts.digest, now) < LATE:
         yield _digest(facts, _newest(facts.digest, now))
     deadline = facts.capacity.deadline
-    if deadline is not None and now >= deadline - _near(facts.capacity.within, policy):
+    if deadline is not None and now >= deadline - _near(facts.capacity.within):
         yield _deadline(facts, deadline, now)
     if warning := facts.validity.warning(facts.cluster, now):
         expires = min(at for at in (facts.validity.certificates, facts.validity.authority) if at)
         id, title = f"certificates {expires:.0f}", f"{facts.cluster}: certificates expire soon"
-        yield Notification(
-            id, "certificates", title, f"{warning[:1].upper()}{warning[1:]}.", "warning"
-        )
+        yield Notification(id, title, f"{warning[:1].upper()}{warning[1:]}.", "warning")
 
 
-def _near(within: float | None, policy: NotificationPolicy) -> float:
-    return policy.near if within is None else max(policy.nearest, min(policy.near, within / 10))
+def _near(within: float | None) -> float:
+    return NEAR if within is None else max(NEAREST, min(NEAR, within / 10))
 
 
 def _begun(facts: NotificationFacts, round_: Round, life: str) -> Notification:
@@ -169,7 +147,7 @@ def _begun(facts: NotificationFacts, round_: Round, life: str) -> Notification:
         f"The job of {facts.cluster} trains {where}, with {workers} on "
         f"{nodes}.\n\nSee it: spotelastic status {facts.cluster}"
     )
-    return Notification(f"begun {life}", "begun", f"{facts.cluster} started training", text)
+    return Notification(f"begun {life}", f"{facts.cluster} started training", text)
 
 
 def _differs(facts: NotificationFacts, found: Rehearsal, what: str, life: str) -> Notification:
@@ -178,8 +156,8 @@ def _differs(facts: NotificationFacts, found: Rehearsal, what: str, life: str) -
     text = without_known_formats(
         f"{found.text}\n\nTraining continues. What else was found: spotelastic events {cluster}"
     )
-    id = f"differs {life}" if found is facts.rehearsal else f"not proven {life}"
-    return Notification(id, "differs", title, shortened(text), "failure")
+    id = f"differs {life}" if found is facts.rehearsal else f"differs proof {life}"
+    return Notification(id, title, shortened(text), "failure")
 
 
 def _trouble(facts: NotificationFacts, found: Event) -> Notification:
@@ -190,7 +168,7 @@ def _trouble(facts: NotificationFacts, found: Event) -> Notification:
     )
     kind: NotificationType = "failure" if found.data.get("colour") == "red" else "warning"
     id = f"trouble {found.data['id']}"
-    return Notification(id, "trouble", f"{cluster}: {what}", shortened(text), kind)
+    return Notification(id, f"{cluster}: {what}", shortened(text), kind)
 
 
 def _newest(clock: str, now: float) -> float:
@@ -220,7 +198,7 @@ def _digest(facts: NotificationFacts, at: float) -> Notification:
         f"{dollars(facts.spent)} so far, and costs {dollars(facts.per_hour)} an hour now.\n\n"
         f"More: spotelastic report {facts.cluster}"
     )
-    return Notification(f"digest {at:.0f}", "digest", f"{facts.cluster}: {what}, {where}", text)
+    return Notification(f"digest {at:.0f}", f"{facts.cluster}: {what}, {where}", text)
 
 
 def _ended(facts: NotificationFacts, job: Job) -> Notification:
@@ -240,9 +218,7 @@ def _ended(facts: NotificationFacts, job: Job) -> Notification:
         cost += f" The cluster ends by itself {duration(facts.linger)} after its job."
     lines.append(f"\n{_after(cluster, job)}{cost}")
     text = without_known_formats("\n".join(lines))
-    return Notification(
-        f"ended {job.at:.0f}", "ended", title, shortened(text), ENDS.get(job.state, "info")
-    )
+    return Notification(f"ended {job.at:.0f}", title, shortened(text), ENDS.get(job.state, "info"))
 
 
 def _after(cluster: str, job: Job) -> str:
@@ -265,7 +241,7 @@ def _short(facts: NotificationFacts, since: float, now: float) -> Notification:
         "--zones spread, a smaller --min or --on-demand fallback let it continue."
     )
     title = f"{facts.cluster} is waiting for nodes"
-    return Notification(f"short {since:.0f}", "short", title, text, "warning")
+    return Notification(f"short {since:.0f}", title, text, "warning")
 
 
 def _budget(facts: NotificationFacts, limit: float) -> Notification:
@@ -278,7 +254,7 @@ def _budget(facts: NotificationFacts, limit: float) -> Notification:
         "To let it continue: spotelastic up with a larger --max-cost."
     )
     title = f"{facts.cluster} has used {facts.spent / limit:.0%} of its budget"
-    return Notification(f"budget {limit:g}", "budget", title, text, "warning")
+    return Notification(f"budget {limit:g}", title, text, "warning")
 
 
 def _deadline(facts: NotificationFacts, deadline: float, now: float) -> Notification:
@@ -288,7 +264,7 @@ def _deadline(facts: NotificationFacts, deadline: float, now: float) -> Notifica
         "To let it continue: spotelastic up with another --deadline."
     )
     title = f"{facts.cluster} reaches its deadline in {left}"
-    return Notification(f"deadline {deadline:.0f}", "deadline", title, text, "warning")
+    return Notification(f"deadline {deadline:.0f}", title, text, "warning")
 
 
 def _hours(hours: float) -> str:

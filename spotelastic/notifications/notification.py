@@ -3,18 +3,6 @@
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-NotificationKind = Literal[
-    "begun",
-    "differs",
-    "trouble",
-    "ended",
-    "short",
-    "budget",
-    "deadline",
-    "certificates",
-    "digest",
-    "trial",
-]
 NotificationType = Literal["info", "success", "warning", "failure"]
 """How much it matters, in Apprise's words: services show each in a colour of its own."""
 LONGEST = 1800
@@ -26,12 +14,15 @@ class Notification:
     """One notification."""
 
     id: str
-    """The same whichever controller makes it: kind, and what happened once."""
-    kind: NotificationKind
+    """The same whichever controller makes it: a word for its kind, and what happened once."""
     title: str
     text: str
     type: NotificationType = "info"
     """"warning" or "failure": somebody should look at it soon."""
+
+    @property
+    def kind(self) -> str:
+        return self.id.partition(" ")[0]
 
 
 class Receiver(Protocol):

@@ -16,7 +16,6 @@ from spotelastic.notifications.notification import Notification, SendOutcome
 from spotelastic.redaction import SHORTEST, redactor
 
 WITHIN = 20.0
-"""Seconds that one try may take."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,8 +94,9 @@ class SimulatedController:
         self._incarnations = {name: node.incarnation for name, node in there.items()}
         machines = {machine.id: machine for machine in market.capacity.instances()}
         self._left = {name: left for name, left in self._left.items() if name in machines}
-        groups, remembered = market.capacity.groups(), self._remembered
+        groups = market.capacity.groups()
         return Observation(
+            **self._remembered.recalled(),
             desired=self._scenario.max_nodes,
             least=self._scenario.min_nodes,
             since=0.0,
@@ -105,17 +106,11 @@ class SimulatedController:
             on_demand=groups[GROUPS.on_demand],
             short_since=self._short(len(there)),
             money=self._money(now),
-            failed=dict(remembered.failed),
-            moved_at=remembered.moved_at,
-            zones_left=dict(remembered.zones_left),
-            short_lives=dict(remembered.short_lives),
             committed=nodes.committed,
-            given_back_at=remembered.given_back_at,
             machines=machines,
             nodes=there,
             left=self._left,
             drains=nodes.seen.drains,
-            told=frozenset(remembered.told),
             messages=tuple(market.messages.values()),
             handled=frozenset(self._handled),
         )

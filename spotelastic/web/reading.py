@@ -23,9 +23,7 @@ from spotelastic.web.view.published import PublishedCluster
 
 T = TypeVar("T")
 OFTEN, SOMETIMES, SELDOM = 2.0, 5.0, 20.0
-"""Seconds between two looks at what changes with the job, at what grows with it, and at what asks
-many objects or services.
-"""
+"""Seconds between two looks at what changes, what grows, and what asks many objects."""
 MANY = 2000
 """For each so many rows of a list the next look is a second later: it is read whole each time."""
 ALL_EVENTS = 5000

@@ -184,10 +184,11 @@ def test_a_drill_is_carried_out_and_the_dashboard_shows_it(story: KubeStory) -> 
     told = look.sections["interruptions"]
     assert told.count("asked to leave") == 2 and all(node in told for node in struck)
     output = source.output(NAME, None, 0)
-    assert any("begins at" in line.text for line in output.lines)
-    known = {line.id for line in output.lines}
-    again = source.output(NAME, None, output.next)
-    assert not [line for line in again.lines if "begins at" in line.text and line.id not in known]
+    assert any("begins at" in line["text"] for line in output["lines"])
+    known = {line["id"] for line in output["lines"]}
+    again = source.output(NAME, None, output["next"])
+    later = [line for line in again["lines"] if line["id"] not in known]
+    assert not any("begins at" in line["text"] for line in later)
     assert "taken down" in source.act(NAME, "down", {"typed": NAME}, lambda _: None)
     assert not story.left()
 

@@ -124,7 +124,7 @@ def test_control_nodes_may_tell_the_topics_of_notifications_and_read_where_other
     assert b"1-json" in job and b"t0ken" not in job and b"alerts" not in job
     found = receivers(demanding.aws, NAME, {"1-json": 1, "2-sns": 1, "3-gone": 1})
     assert [each.name for each in found] == ["1-json", "2-sns"]
-    trial = Notification("trial 1", "trial", "demo — trial", "text")
+    trial = Notification("trial 1", "demo — trial", "text")
     assert "NotFound" in found[1].send(trial).why
     demanding.aws.sns(REGION).create_topic(Name="alerts")
     assert found[1].send(trial) == SendOutcome()

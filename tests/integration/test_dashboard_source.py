@@ -84,16 +84,16 @@ def test_output_comes_once_with_what_is_late(cluster: ClusterRecord, target: Acc
     write(cluster, "i-1/rank-0", "step 1", "step 2\x1b[31m")
     write(cluster, "i-2/rank-1", "hello")
     first = source.output(NAME, None, 0)
-    assert sorted((line.rank, line.text) for line in first.lines) == [
+    assert sorted((line["rank"], line["text"]) for line in first["lines"]) == [
         (0, "step 1"),
         (0, "step 2�[31m"),
         (1, "hello"),
     ]
     write(cluster, "i-1/rank-0", "step 3")
-    again = source.output(NAME, None, first.next)
-    known = {line.id for line in first.lines}
-    assert [line.text for line in again.lines if line.id not in known] == ["step 3"]
-    assert [line.text for line in source.output(NAME, 1, 0).lines] == ["hello"]
+    again = source.output(NAME, None, first["next"])
+    known = {line["id"] for line in first["lines"]}
+    assert [line["text"] for line in again["lines"] if line["id"] not in known] == ["step 3"]
+    assert [line["text"] for line in source.output(NAME, 1, 0)["lines"]] == ["hello"]
 
 
 def test_the_report_is_written_as_a_page(

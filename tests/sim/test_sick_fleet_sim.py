@@ -91,8 +91,7 @@ class Fleet:
             nodes=dict(self.nodes),
             drains=dict(self.drains),
             told=frozenset(account(event) for event in self.events),
-            sick=tuple(event for event in self.events if event.kind == "unhealthy"),
-            failures=tuple(event for event in self.events if event.kind == "failure"),
+            events=tuple(self.events),
         )
 
     def happen(self, what: str, name: str) -> None:

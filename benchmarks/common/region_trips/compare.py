@@ -8,8 +8,8 @@ from common.region_trips.travel import RegionsBound, RegionsOutcome, Travel
 from common.replayed import baselines, intervals, markets
 from spotelastic_checkpoints.types import Schedule
 
-from spotelastic.controller.model.regions import HOUR
 from spotelastic.errors import UsageError
+from spotelastic.model.counting import HOUR
 from spotelastic.replay import play
 from spotelastic.replay.outcome import ReplayOutcome, allowed, allowed_anywhere, judge, kept
 from spotelastic.replay.scenario import Scenario

@@ -16,12 +16,11 @@ from spotelastic_checkpoints.types import Commit
 from spotelastic.cloud.model import ALIVE
 from spotelastic.controller.decisions import regions
 from spotelastic.controller.model.regions import (
-    HOUR,
     RegionHistory,
     RegionOffer,
     RegionPolicy,
-    RegionsSeen,
 )
+from spotelastic.model.counting import HOUR
 from spotelastic.model.job import ENDED, Ending
 from spotelastic.replay.market import ZONE, SimulatedMarket
 from spotelastic.replay.nodes import SimulatedNodes
@@ -132,11 +131,11 @@ class _MovingJob:
             return  # A limit has ended it, wherever it is.
         offers = self._offers(self.stay)
         self._history = regions.look(self._history, offers, now, policy)
-        decision = regions.decide(RegionsSeen(self._history, offers), now, policy)
-        for move in decision.actions:
-            self._leave(move.region, decision.reason)
-            return
-        self.timeline.at(decision.wake_at, self._look)
+        decision = regions.decide(self._history, offers, now, policy)
+        if decision.to:
+            self._leave(decision.to, decision.reason)
+        else:
+            self.timeline.at(now + policy.look_every, self._look)
 
     def _leave(self, region: str, reason: str) -> None:
         """End the cluster here at an agreed step, then go to the other region."""

@@ -45,7 +45,6 @@ from spotelastic.controller.model.regions import (
     RegionHistory,
     RegionPolicy,
     RegionsRecord,
-    RegionsSeen,
 )
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, UsageError, told
 from spotelastic.model.job import ENDED, JobSpec, Regions
@@ -120,11 +119,11 @@ class RegionKeeper:
             nbytes / 1e9 * TRANSFER,
         )
         history = regions.look(history, seen, now, policy)
-        decision = regions.decide(RegionsSeen(history, seen), now, policy)
+        decision = regions.decide(history, seen, now, policy)
         logger.info(decision.reason)
         self._save(RegionsRecord(history=history, reason=decision.reason, at=now))
-        for move in decision.actions:
-            self._move(move.region, decision.reason)
+        if decision.to:
+            self._move(decision.to, decision.reason)
 
     def _region_policy(self, spec: JobSpec, its: Regions) -> RegionPolicy:
         patience = NEVER if its.patience is None else its.patience

@@ -10,41 +10,23 @@ Must never happen, and what prevents it here:
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
 
 from spotelastic.controller.accounting.ledger_events import SETTLED_AFTER
 from spotelastic.controller.accounting.run_segments import Transition
 from spotelastic.model.gpu import UNHEALTHY
 from spotelastic.model.interruption_kind import InterruptionKind
-from spotelastic.model.progress import Event
+from spotelastic.model.progress import Event, Interruption
 from spotelastic.model.round import Member, Round
 from spotelastic.rendezvous.failures import blame
 
 UNPLANNED = frozenset({"worker", "stall", "store", "loss"})
-"""Causes of rounds that nobody has planned."""
-
-
-@dataclass(frozen=True, slots=True)
-class Trouble:
-    """One interruption before its pause and its price are added."""
-
-    kind: InterruptionKind
-    node: str
-    """Empty: it is not known of which node it was."""
-    at: float
-    seen_after: float | None
-    seen_after_by: Mapping[str, float] = field(default_factory=dict)
-
-    @property
-    def told_by(self) -> str:
-        return min(self.seen_after_by, key=self.seen_after_by.__getitem__, default="")
 
 
 def troubles(
     transition: Transition, rounds: Sequence[Round], events: Sequence[Event]
-) -> list[Trouble]:
-    """Return what happened in one transition, at most once for each node.
+) -> list[Interruption]:
+    """Return what happened in one transition, at most once for each node: rows without their price.
 
     That is the nodes that went for a reason of their own and those whose worker was killed, else
     what failed first.
@@ -53,8 +35,8 @@ def troubles(
     if causes == {"settings"}:
         return []
     failures = _Failures(transition, events)
-    found: dict[str, Trouble] = {}
-    missing: dict[str, Trouble] = {}
+    found: dict[str, Interruption] = {}
+    missing: dict[str, Interruption] = {}
     for member, told in _members(transition, rounds, events):
         kind = _why_gone(member, transition, told, is_fallen=member.node in failures.killed)
         left_at = _left_at(member, transition)
@@ -62,7 +44,7 @@ def troubles(
             accounts = accounts_of(told, kind.traits.event)
             found.setdefault(member.node, _trouble(kind, member.node, accounts, left_at))
         elif kind is None and not _has(transition.rounds[-1], member):
-            lost = Trouble(InterruptionKind.LOSS, member.node, left_at, None)
+            lost = Interruption(InterruptionKind.LOSS, member.node, left_at)
             missing.setdefault(member.node, lost)
     for node, event in failures.killed.items():
         found.setdefault(node, observed(InterruptionKind.WORKER, node, [event]))
@@ -97,7 +79,7 @@ class _Failures:
         """The first one that does not only tell of a peer, of those that rounds name if any."""
         self._named = named
 
-    def unexplained(self) -> list[Trouble]:
+    def unexplained(self) -> list[Interruption]:
         """Return what is known of a failure that only peers have told of.
 
         After it, all nodes are still there. Its node is the one that a round names and that told of
@@ -112,7 +94,7 @@ class _Failures:
         suspects = sorted(self._named - tellers) or sorted(stalls) or sorted(silent)
         node = suspects[0] if len(suspects) == 1 else ""
         at = happened(self._told[0]) if self._told else self._transition.rounds[0].proposed_at
-        return [Trouble(InterruptionKind.WORKER, node, at, None)]
+        return [Interruption(InterruptionKind.WORKER, node, at)]
 
 
 def _members(
@@ -202,20 +184,20 @@ def kind_told(told: Sequence[Event]) -> InterruptionKind | None:
 
 def _trouble(
     kind: InterruptionKind, node: str, accounts: Sequence[Event], left_at: float
-) -> Trouble:
+) -> Interruption:
     """Return why a node went.
 
     A lease tells of a loss late: it had happened when the others went on without the node.
     """
     if not accounts:
-        return Trouble(kind, node, left_at, None)
+        return Interruption(kind, node, left_at)
     latest = left_at if kind.traits.event == "loss" else float("inf")
     return observed(kind, node, accounts, latest)
 
 
 def observed(
     kind: InterruptionKind, node: str, accounts: Sequence[Event], latest: float = float("inf")
-) -> Trouble:
+) -> Interruption:
     """Return an interruption with its times.
 
     It was seen when the first observer saw it. It happened at the latest time that fits, and by
@@ -230,7 +212,9 @@ def observed(
         if source:
             after = max(0.0, _seen(event) - at)
             by[source] = round(min(after, by.get(source, after)), 3)
-    return Trouble(kind, node, at, seen - at, by)
+    told_by = min(by, key=by.__getitem__, default="")
+    after = round(seen - at, 3)
+    return Interruption(kind, node, at, after, told_by=told_by, seen_after_by=by)
 
 
 def accounts_of(events: Iterable[Event], kind: str) -> list[Event]:

@@ -21,7 +21,6 @@ from typing import Any
 
 from spotelastic.controller.accounting import rehearsals, restores
 from spotelastic.controller.accounting.causes import (
-    Trouble,
     accounts_of,
     happened,
     kind_told,
@@ -39,7 +38,8 @@ from spotelastic.controller.accounting.run_segments import (
     step_before,
     transitions,
 )
-from spotelastic.controller.accounting.usage import HOUR, Usage, split
+from spotelastic.controller.accounting.usage import Usage, expenses
+from spotelastic.model.counting import HOUR
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import ENDED, Job
 from spotelastic.model.progress import (
@@ -52,8 +52,7 @@ from spotelastic.model.progress import (
 from spotelastic.model.round import Round, RoundRecord
 
 SAME_OUTAGE = 10.0
-"""Seconds within which a report of an etcd member's failure is of the same one, if it is not known
-when it was back."""
+"""Seconds within which reports of an etcd member are of one failure whose end is not known."""
 
 
 def report(
@@ -71,7 +70,7 @@ def report(
     `prices_of` is the date of its on-demand prices.
     """
     points = sorted(points, key=moment)
-    workers, spent = [item for item in usage if item.role == "worker"], split(usage, now)
+    workers = [item for item in usage if item.role == "worker"]
     runs = runs_of(history, current, job, points)
     ordinary = ordinary_step(points, runs)
     rounds = [run.round for run in runs]
@@ -101,21 +100,13 @@ def report(
         interruptions=tuple(sorted(rows, key=lambda row: (row.at, row.node))),
         goodput=_goodput(runs, outages, ordinary),
         node_hours=sum(item.hours(now) for item in workers),
-        cost_usd=spent.workers.spent,
-        on_demand_usd=sum(item.hours(now) * item.on_demand_rate for item in workers),
-        usd_per_hour=spent.workers.per_hour,
         prices_of=prices_of,
-        control_usd=spent.control.spent,
-        control_usd_per_hour=spent.control.per_hour,
-        total_usd=spent.total.spent,
-        total_usd_per_hour=spent.total.per_hour,
+        **expenses(usage, now),
         rehearsal=rehearsals.telling(events),
         proof=rehearsals.proof(events),
         fingerprint=rehearsals.fingerprint(events, final_step),
         skipped=rehearsals.skipped(events),
         audit=rehearsals.audit(events),
-        traffic_usd=spent.traffic.spent,
-        traffic_usd_per_hour=spent.traffic.per_hour,
     )
 
 
@@ -124,7 +115,7 @@ def report(
 
 def _priced(
     transition: Transition,
-    found: Sequence[Trouble],
+    found: Sequence[Interruption],
     events: Sequence[Event],
     ordinary: float,
     usage: Sequence[Usage],
@@ -136,7 +127,7 @@ def _priced(
     """
     saved = transition.saved_step
     lost = None if saved is None else max(0, transition.before.last - saved)
-    blamed = max(found, key=lambda trouble: trouble.kind.traits.severity, default=None)
+    blamed = max(found, key=lambda row: row.kind.traits.severity, default=None)
     pause = None
     if transition.after is not None and transition.after.first_at and transition.before.last_at:
         gap = transition.after.first_at - transition.before.last_at
@@ -152,24 +143,19 @@ def _priced(
         usd = round(billed + repeated, 6)
     after = transition.after
     return [
-        Interruption(
-            kind=trouble.kind,
-            node=trouble.node,
-            at=trouble.at,
-            told_by=trouble.told_by,
-            seen_after_by=dict(trouble.seen_after_by),
+        replace(
+            row,
             first_step_at=(after.first_at or None) if after is not None else None,
-            usd=usd if trouble is blamed or usd is None else 0.0,
-            seen_after_s=_rounded(trouble.seen_after),
+            usd=usd if row is blamed or usd is None else 0.0,
             saved_step=saved,
             committed=_is_committed(transition, events),
             pause_s=_rounded(pause),
-            steps_lost=lost if trouble is blamed or lost is None else 0,
+            steps_lost=lost if row is blamed or lost is None else 0,
             round=None if after is None else after.round.number,
             source=_source(transition),
             step_s=None if pause is None else _rounded(ordinary),
         )
-        for trouble in found
+        for row in found
     ]
 
 
@@ -241,22 +227,8 @@ def _idle(events: Sequence[Event], known: Set[str], until: float) -> list[Interr
         kind = kind_told(mine)
         if kind is None or kind is InterruptionKind.PLANNED:
             continue
-        trouble = observed(kind, node, accounts_of(mine, kind.traits.event))
-        rows.append(
-            Interruption(
-                kind=kind,
-                node=node,
-                at=trouble.at,
-                told_by=trouble.told_by,
-                seen_after_by=dict(trouble.seen_after_by),
-                seen_after_s=_rounded(trouble.seen_after),
-                saved_step=None,
-                committed=None,
-                pause_s=0.0,
-                steps_lost=0,
-                usd=0.0,
-            )
-        )
+        row = observed(kind, node, accounts_of(mine, kind.traits.event))
+        rows.append(replace(row, pause_s=0.0, steps_lost=0, usd=0.0))
     return rows
 
 
@@ -269,24 +241,11 @@ def _outages(
     """
     rows = []
     for data, at, node in _distinct_outages(events):
-        seen = data.get("seen_at")
-        rows.append(
-            Interruption(
-                kind=InterruptionKind.ETCD,
-                node=node,
-                at=at,
-                seen_after_s=None if seen is None else _rounded(max(0.0, float(seen) - at)),
-                saved_step=None,
-                committed=None,
-                pause_s=_rounded(
-                    _gap_around(
-                        *(at, float(data.get("back_at") or at), points),
-                        step_before(at, points, ordinary),
-                    )
-                ),
-                steps_lost=0,
-            )
-        )
+        seen, back_at = data.get("seen_at"), float(data.get("back_at") or at)
+        after = None if seen is None else round(max(0.0, float(seen) - at), 3)
+        pause = _gap_around(at, back_at, points, step_before(at, points, ordinary))
+        row = Interruption(InterruptionKind.ETCD, node, at, after)
+        rows.append(replace(row, pause_s=_rounded(pause), steps_lost=0))
     return rows
 
 

@@ -11,9 +11,7 @@ from spotelastic.model.job import ENDED
 from spotelastic.model.progress import LEDGER, Event, Interruption, Report, row_of
 
 SETTLED_AFTER = 10.0
-"""Seconds after the first new step for which further observers may still report an interruption.
-Then its rows are final.
-"""
+"""Seconds after the first new step until an interruption's rows are final."""
 
 
 def entries(report: Report, now: float) -> Iterator[Event]:

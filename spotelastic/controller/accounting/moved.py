@@ -7,7 +7,7 @@ put them. Rounds and events of the region before are not in this cluster's etcd.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from spotelastic.controller.accounting.usage import HOUR
+from spotelastic.model.counting import HOUR
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.progress import Earlier, Interruption, Point, Report
 
@@ -29,7 +29,6 @@ def moved(earlier: Earlier, report: Report, points: Sequence[Point]) -> Interrup
         kind=InterruptionKind.MOVED,
         node=f"{earlier.region} to {earlier.to}",
         at=earlier.last_step_at,
-        seen_after_s=None,
         saved_step=earlier.step,
         committed=True,
         pause_s=pause,

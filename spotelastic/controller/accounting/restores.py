@@ -6,7 +6,7 @@ event for each round, however many nodes there are.
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from spotelastic.controller.etcd.etcd_mirror import Records
+from spotelastic.controller.model.observation import Records
 from spotelastic.model.counting import counted
 from spotelastic.model.progress import Event
 
@@ -17,15 +17,9 @@ RESTORED = "restored"
 def entry(records: Records, now: float) -> Iterator[Event]:
     """Yield the event of the current round, once its nodes have made a step."""
     round_ = records.round
-    if round_ is None or round_.phase != "started" or round_.resume.kind == "fresh":
+    if round_ is None or round_.resume.kind == "fresh":
         return
-    told = [
-        records.progress[member.node]
-        for member in round_.members
-        if member.node in records.progress
-        and records.progress[member.node].round == round_.number
-        and records.progress[member.node].step > round_.resume.step
-    ]
+    told = [each for each in records.of_round.values() if each.step > round_.resume.step]
     if len(told) < len(round_.members):
         return
     slowest: dict[str, float] = {}

@@ -1,25 +1,24 @@
 """Builds the status that people see, from one observation (pure)."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
 
 from spotelastic.cloud.model import ALIVE, Instance
 from spotelastic.controller.accounting import rehearsals, training_pace
-from spotelastic.controller.accounting.usage import Usage, money
-from spotelastic.controller.etcd.etcd_mirror import Records
-from spotelastic.controller.model.observation import Fate
+from spotelastic.controller.accounting.usage import Bill, money
+from spotelastic.controller.model.observation import Fate, Records
 from spotelastic.model.counting import counted
 from spotelastic.model.gpu import UNHEALTHY
 from spotelastic.model.interruption_kind import InterruptionKind
-from spotelastic.model.job import ENDED, Job
+from spotelastic.model.job import ENDED, Job, JobSpec
 from spotelastic.model.measured import GPU_MEMORY, GPU_USE
 from spotelastic.model.progress import (
     NodeRole,
     NodeStatus,
     Point,
     Progress,
-    SlowNode,
     Status,
     Upload,
     newest_committed,
@@ -37,36 +36,44 @@ ILL_SHOWN, ILL_SHOWN_FOR = 4, 3600.0
 """Most lines about sick nodes, and the seconds for which they are shown."""
 EFA = "efa"
 """Kind of the event of a node's network devices."""
-NO_MESSAGES: Mapping[Fate, int] = {}
 
 
-def status(
-    cluster: str,
-    records: Records,
-    machines: Mapping[str, Instance],
-    etcd_leader: str,
-    now: float,
-    fates: Mapping[Fate, int] = NO_MESSAGES,
-    short_since: float | None = None,
-    held: Sequence[str] = (),
-    bill: Iterable[Usage] = (),
-    linger: float | None = None,
-) -> Status:
+@dataclass(frozen=True, slots=True)
+class Account:
+    """All that is published, as of one moment."""
+
+    records: Records = Records()
+    machines: Mapping[str, Instance] = field(default_factory=dict)
+    bill: Bill = field(default_factory=dict)
+    prices_of: str = ""
+    fates: Mapping[Fate, int] = field(default_factory=dict)
+    """Number of the cloud's messages that this leader has deleted, by what was done about them."""
+    short_since: float | None = None
+    held: tuple[str, ...] = ()
+    """Further warnings: what somebody has suspended, zones that are avoided, deaf receivers."""
+    spec: JobSpec | None = None
+    """The job's description as it was read last; None: not yet."""
+
+
+def status(cluster: str, account: Account, etcd_leader: str, now: float) -> Status:
     """Return the status that `spotelastic status` shows.
 
-    `etcd_leader` is the name of the etcd member that leads, empty for none. `fates` counts AWS's
-    messages. `held` are further warnings. `linger` are the seconds that the cluster stays after its
-    job; None: it does not end by itself.
+    `etcd_leader` is the name of the etcd member that leads, empty for none.
     """
+    records, spec = account.records, account.spec
     job, round_ = records.job, records.round
+    linger = spec.linger if spec is not None else None
     state = job.state if job else "pending"
     if state == "pending" and round_ is not None and _has_trained(round_):
         state = "running"
     last = records.points[-1] if records.points else None
     committed = newest_committed(records.progress.values())
-    told, spent = _newest_reports(records), money(bill, now)
+    told, spent = _newest_reports(records), money(account.bill.values(), now)
     ended = job if job is not None and job.state in ENDED else None
     seconds = step_time(records.points)
+    machines = account.machines.values()
+    leads = (m.id for m in machines if m.member == etcd_leader and m.state in ALIVE)
+    slow = [each for each in records.slow.values() if each.node in records.nodes]
     return Status(
         name=cluster,
         state=state,
@@ -79,14 +86,14 @@ def status(
         upload=upload(records, committed),
         step_time=seconds,
         leader=records.leader,
-        etcd_leader=_instance_of_member(machines.values(), etcd_leader),
+        etcd_leader=next(leads, ""),
         reason=_reason(records),
-        nodes=tuple(_nodes(records, machines)),
-        messages={str(fate): count for fate, count in sorted(fates.items())},
+        nodes=tuple(_nodes(records, account.machines)),
+        messages={str(fate): count for fate, count in sorted(account.fates.items())},
         quiet=_quiet(records),
-        short_since=short_since,
-        slow=tuple(_slow(records)),
-        warnings=(*held, *_warnings(records), *_of_health(records, now)),
+        short_since=account.short_since,
+        slow=tuple(sorted(slow, key=lambda slow: -slow.factor)),
+        warnings=(*account.held, *_warnings(records), *_of_health(records, now)),
         network=_network(records),
         replica=_replica(records),
         rehearsal=rehearsals.telling(records.events),
@@ -177,8 +184,7 @@ def _slow_replicas(records: Records) -> Iterable[str]:
     round_ = records.round
     if round_ is None or not round_.partners:
         return
-    told = [each for each in records.progress.values() if each.round == round_.number]
-    took = max((each.replica_time for each in told), default=0.0)
+    took = max((each.replica_time for each in records.of_round.values()), default=0.0)
     every = round_.schedule.snapshot_every * step_time(records.points)
     if 0 < every < took:
         yield (
@@ -247,18 +253,10 @@ def _quiet(records: Records) -> str:
 
     A job that has ended is silent.
     """
-    job, round_ = records.job, records.round
-    if (job is not None and job.state in ENDED) or round_ is None or round_.phase != "started":
+    if records.job is not None and records.job.state in ENDED:
         return ""
-    told = (records.progress.get(member.node) for member in round_.members)
-    lines = [p.quiet for p in told if p is not None and p.round == round_.number and p.quiet]
+    lines = [each.quiet for each in records.of_round.values() if each.quiet]
     return "\n".join([*lines[:QUIET_NODES], *(["…"] if len(lines) > QUIET_NODES else [])])
-
-
-def _slow(records: Records) -> Iterable[SlowNode]:
-    """Yield the nodes that keep the others waiting, the slowest first."""
-    there = (slow for slow in records.slow.values() if slow.node in records.nodes)
-    yield from sorted(there, key=lambda slow: -slow.factor)
 
 
 def upload(records: Records, committed: int) -> Upload | None:
@@ -278,11 +276,9 @@ def upload(records: Records, committed: int) -> Upload | None:
 
 def _replica(records: Records) -> int:
     """Return the newest step of which each node of the round has kept its partner's shards."""
-    round_ = records.round
-    if round_ is None or round_.phase != "started" or not round_.partners:
-        return 0
-    told = (records.progress.get(partner.node) for partner in round_.partners)
-    return min(each.replica if each and each.round == round_.number else 0 for each in told)
+    partners, told = records.round.partners if records.round else (), records.of_round
+    kept = (told[each.node].replica if each.node in told else 0 for each in partners)
+    return min(kept, default=0)
 
 
 def step_time(points: Sequence[Point]) -> float:
@@ -317,7 +313,10 @@ def _nodes(records: Records, machines: Mapping[str, Instance]) -> Iterable[NodeS
             if machine.state not in ALIVE and machine.id not in records.nodes:
                 continue
             node_state = _worker_state(records, machine)
-            ranks = _ranks(records.round, machine.id) if node_state != "gone" else ()
+            member = records.round.member(machine.id) if records.round else None
+            ranks: tuple[int, ...] = ()
+            if records.round and member and node_state != "gone":
+                ranks = records.round.ranks(member)
             yield _row(records, machine, "worker", node_state, ranks)
 
 
@@ -376,15 +375,3 @@ def _away(records: Records, machine: Instance) -> str:
         return "joining"
     restarts = ("restart", machine.id, f"::{left.incarnation}") in records.told
     return "restarting" if restarts else "gone"
-
-
-def _ranks(round_: Round | None, node: str) -> tuple[int, ...]:
-    member = round_.member(node) if round_ else None
-    if round_ is None or member is None:
-        return ()
-    return round_.ranks(member)
-
-
-def _instance_of_member(machines: Iterable[Instance], member: str) -> str:
-    """Return the running control instance of that etcd member ("a", "b", "c")."""
-    return next((m.id for m in machines if m.member == member and m.state in ALIVE), "")

@@ -16,12 +16,11 @@ from typing import Literal
 from spotelastic.cloud.model import GONE, TRAFFIC_USD, Instance
 from spotelastic.cloud.port import Prices
 from spotelastic.controller.model.observation import Money
+from spotelastic.model.counting import HOUR
 from spotelastic.model.progress import Cost, Progress, Report
 
-HOUR = 3600.0
 GB = 1e9
 ROLES: Mapping[str, Literal["worker", "control"]] = {"worker": "worker", "control": "control"}
-"""Roles of the instances that are on the bill."""
 NETWORK = "network"
 
 
@@ -99,25 +98,6 @@ class Usage:
 
 
 Bill = Mapping[str, Usage]
-"""Usage by instance."""
-
-
-@dataclass(frozen=True, slots=True)
-class Split:
-    """The bill's sums, for workers, for their traffic, and for all else."""
-
-    workers: Money
-    control: Money
-    """Sum for control nodes and NAT gateways."""
-    traffic: Money
-    """Sum for what is sent to other zones."""
-
-    @property
-    def total(self) -> Money:
-        parts = (self.workers, self.control, self.traffic)
-        spent = sum(part.spent for part in parts)
-        per_hour = sum(part.per_hour for part in parts)
-        return Money(spent, per_hour, workers=self.workers.per_hour)
 
 
 def account(
@@ -182,24 +162,29 @@ def with_traffic(
 
 def money(items: Iterable[Usage], now: float) -> Money:
     """Return what these items have cost, and cost an hour now."""
-    return split(items, now).total
+    sums = expenses(items, now)
+    return Money(sums["total_usd"], sums["total_usd_per_hour"], workers=sums["usd_per_hour"])
 
 
-def split(items: Iterable[Usage], now: float) -> Split:
-    """Return what workers, their traffic and all else have cost, and cost an hour now."""
+def expenses(items: Iterable[Usage], now: float) -> dict[str, float]:
+    """Return the bill's sums, as a `Report` and a `Cost` name them."""
     counted = tuple(items)
+    workers = [item for item in counted if item.role == "worker"]
+    control = [item for item in counted if item.role != "worker"]
     traffic = [item.traffic for item in counted if item.crossed]
-    return Split(
-        _by_time((item for item in counted if item.role == "worker"), now),
-        _by_time((item for item in counted if item.role != "worker"), now),
-        Money(sum(each.spent for each in traffic), sum(each.per_hour for each in traffic)),
-    )
-
-
-def _by_time(items: Iterable[Usage], now: float) -> Money:
-    counted = tuple(items)
-    spent = sum(item.usd(item.start, now) for item in counted)
-    return Money(spent, sum(item.rate for item in counted if item.end is None))
+    sums = {
+        "cost_usd": sum(item.usd(item.start, now) for item in workers),
+        "usd_per_hour": sum(item.rate for item in workers if item.end is None),
+        "control_usd": sum(item.usd(item.start, now) for item in control),
+        "control_usd_per_hour": sum(item.rate for item in control if item.end is None),
+        "traffic_usd": sum(each.spent for each in traffic),
+        "traffic_usd_per_hour": sum(each.per_hour for each in traffic),
+    }
+    return sums | {
+        "total_usd": sum(usd for name, usd in sums.items() if name.endswith("usd")),
+        "total_usd_per_hour": sum(usd for name, usd in sums.items() if name.endswith("hour")),
+        "on_demand_usd": sum(item.hours(now) * item.on_demand_rate for item in workers),
+    }
 
 
 def rates(bill: Bill) -> tuple[tuple[float, float], ...]:
@@ -223,28 +208,19 @@ def rates(bill: Bill) -> tuple[tuple[float, float], ...]:
 def cost(name: str, bill: Bill, report: Report | None, now: float, limit: float | None) -> Cost:
     """Return the bill up to `now` for people; `limit` is --max-cost."""
     workers = [item for item in bill.values() if item.role == "worker"]
-    spent = split(bill.values(), now)
-    total, left = spent.total, None
-    if limit is not None and total.per_hour > 0:
-        left = max(0.0, (limit - total.spent) / total.per_hour)
+    sums, left = expenses(bill.values(), now), None
+    if limit is not None and sums["total_usd_per_hour"] > 0:
+        left = max(0.0, (limit - sums["total_usd"]) / sums["total_usd_per_hour"])
     rows = report.interruptions if report is not None else ()
     return Cost(
         name=name,
-        usd_per_hour=spent.workers.per_hour,
-        cost_usd=spent.workers.spent,
-        on_demand_usd=sum(item.hours(now) * item.on_demand_rate for item in workers),
+        **sums,
         spot_hours=sum(item.hours(now) for item in workers if item.spot),
         on_demand_hours=sum(item.hours(now) for item in workers if not item.spot),
         interruptions_usd=sum(row.usd or 0.0 for row in rows),
         max_cost=limit,
         hours_left=left,
         prices_of=report.prices_of if report is not None else "",
-        control_usd_per_hour=spent.control.per_hour,
-        control_usd=spent.control.spent,
-        total_usd_per_hour=total.per_hour,
-        total_usd=total.spent,
-        traffic_usd=spent.traffic.spent,
-        traffic_usd_per_hour=spent.traffic.per_hour,
     )
 
 

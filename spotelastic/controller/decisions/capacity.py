@@ -11,14 +11,15 @@ No node is launched that would hardly train before --max-cost ends the job.
 """
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import count
+from types import MappingProxyType
 
 from spotelastic_checkpoints.backoff import Backoff
 
 from spotelastic.cloud.model import WorkerGroup
-from spotelastic.controller.decisions import limits, suspensions
+from spotelastic.controller.decisions import limits
 from spotelastic.controller.model.observation import (
     Action,
     ControllerPolicy,
@@ -29,16 +30,15 @@ from spotelastic.controller.model.observation import (
     ResumeLaunches,
     SetDesired,
     Tell,
-    account,
 )
 from spotelastic.model.in_place import FIRST
 from spotelastic.model.job import Settings
 from spotelastic.model.progress import Event
 
 TOO_DEAR, CHEAP_AGAIN = "max-price", "max-price-over"
-"""Kinds of the events that tell when --max-price begins to hold spot nodes back, and when it
-ends.
-"""
+"""Kinds of the events that tell when --max-price begins to hold spot nodes back, and ends."""
+SUSPENDED, RESUMED = "suspended", "suspended-over"
+"""Kinds of those that tell when somebody has suspended what a group does, and resumed it."""
 TOO_COSTLY = "max-cost"
 """Kind of the event that tells that --max-cost holds nodes back."""
 
@@ -241,13 +241,11 @@ def within_reach(
     """
     promised = _promised(seen, sizes(seen, now, policy))
     for action in actions:
-        group = None
-        if isinstance(action, Replace) and not seen.ended:
-            group = next((each for each in seen.groups if each.member(action.instance)), None)
-        if group is None or not isinstance(action, Replace):
+        group = seen.group_of(action.instance) if isinstance(action, Replace) else None
+        if group is None or seen.ended or not isinstance(action, Replace):
             yield action
         elif why := held(seen, group, now, policy, promised):
-            yield Remove(action.instance, f"{action.reason}, and {why}", action.cause)
+            yield Remove(action.instance, f"{action.reason}, and {why}", cause=action.cause)
         else:
             promised += _an_hour(seen, group)
             yield action
@@ -256,24 +254,56 @@ def within_reach(
 def _tell_of_price(
     seen: Observation, found: tuple[Size, ...], now: float, policy: ControllerPolicy
 ) -> Iterator[Tell]:
-    """Record once that the price holds spot nodes back, and once that it no longer does.
-
-    Which of the two comes next, and how often each was recorded, follows from the record, not from
-    the price, which changes meanwhile.
-    """
+    """Record that the price holds spot nodes back, and that it no longer does."""
     if seen.ended or seen.ending is not None:
         return
     price, limit, why = seen.money.spot, policy.capacity.max_price, too_dear(seen, policy)
-    times = next(n for n in count() if not _is_told(seen, _which(seen, CHEAP_AGAIN, n)))
-    held = _is_told(seen, _which(seen, TOO_DEAR, times))
-    if why and not held and any(size.reason == why for size in found):
-        kind, text = TOO_DEAR, f"no spot node is launched: {_dear(seen, price, limit)}"
-    elif held and not why and (price or limit is None):
-        kind, text = CHEAP_AGAIN, f"spot nodes may be launched again: {_dear(seen, price, limit)}"
-    else:
-        return
-    data = {**_which(seen, kind, times), "price": price, "limit": limit}
-    yield Tell(Event(now, "limit", text, data=data))
+    data: dict[str, object] = {"price": price, "limit": limit}
+    if why and any(size.reason == why for size in found):
+        text = f"no spot node is launched: {_dear(seen, price, limit)}"
+        yield from _changed(seen, now, (TOO_DEAR, CHEAP_AGAIN), text, is_over=False, data=data)
+    elif not why and (price or limit is None):
+        text = f"spot nodes may be launched again: {_dear(seen, price, limit)}"
+        yield from _changed(seen, now, (TOO_DEAR, CHEAP_AGAIN), text, is_over=True, data=data)
+
+
+def _tell_of_suspensions(seen: Observation, now: float) -> Iterator[Tell]:
+    """Record that somebody has suspended a group's work, and that it no longer is.
+
+    The cluster does not undo what a person has done, who may have a reason. It says what it waits
+    for: else a job that gets no nodes looks as if there were none.
+    """
+    for group in seen.groups if not seen.ended else ():
+        over = f"nothing of the group {group.name} is suspended any more"
+        text = "; ".join(group.held) or over
+        kinds, of = (SUSPENDED, RESUMED), f"{group.name}-"
+        yield from _changed(seen, now, kinds, text, of, is_over=not group.held)
+
+
+def _changed(
+    seen: Observation,
+    now: float,
+    kinds: tuple[str, str],
+    text: str,
+    of: str = "",
+    *,
+    is_over: bool,
+    data: Mapping[str, object] = MappingProxyType({}),
+) -> Iterator[Tell]:
+    """Record once that something begins, and once that it is over; `kinds` are those of the events.
+
+    Which of the two comes next, and how often each was recorded, follows from the record: what
+    identifies an event is the same while the job's life and the number of earlier ones are.
+    """
+
+    def event(kind: str, times: int) -> Event:
+        its = {"kind": kind, "incarnation": f"{seen.life}-{of}{times}"}
+        return Event(now, "limit", text, data={**its, **data})
+
+    begins, ends = kinds
+    times = next(n for n in count() if seen.tell_once(event(ends, n)))
+    if is_over == (not seen.tell_once(event(begins, times))):
+        yield Tell(event(ends if is_over else begins, times))
 
 
 def _tell_of_cost(
@@ -283,27 +313,12 @@ def _tell_of_cost(
     money, limit = seen.money, policy.capacity.max_cost
     if limit is None or all(size.reason != _too_costly(policy) for size in found):
         return
-    life = seen.job.at if seen.job else 0.0
-    data: dict[str, object] = {"kind": TOO_COSTLY, "incarnation": f"{life}-{limit}"}
-    if not _is_told(seen, data):
-        text = (
-            f"no further node is launched: the job has cost ${money.spent:.2f} at "
-            f"${money.per_hour:.2f} an hour, and {_too_costly(policy)}"
-        )
-        yield Tell(Event(now, "limit", text, data=data))
-
-
-def _which(seen: Observation, kind: str, times: int) -> dict[str, object]:
-    """Return what identifies an event.
-
-    It is the same while the job's life and the number of earlier events are the same.
-    """
-    life = seen.job.at if seen.job else 0.0
-    return {"kind": kind, "incarnation": f"{life}-{times}"}
-
-
-def _is_told(seen: Observation, data: dict[str, object]) -> bool:
-    return account(Event(0.0, "limit", "", data=data)) in seen.told
+    text = (
+        f"no further node is launched: the job has cost ${money.spent:.2f} at "
+        f"${money.per_hour:.2f} an hour, and {_too_costly(policy)}"
+    )
+    data = {"kind": TOO_COSTLY, "incarnation": f"{seen.life}-{limit}"}
+    yield from seen.tell_once(Event(now, "limit", text, data=data))
 
 
 def _dear(seen: Observation, price: float, limit: float | None) -> str:
@@ -335,7 +350,7 @@ def change_sizes(seen: Observation, now: float, policy: ControllerPolicy) -> Ite
     found = sizes(seen, now, policy)
     yield from _tell_of_price(seen, found, now, policy)
     yield from _tell_of_cost(seen, found, now, policy)
-    yield from suspensions.tell(seen, now)
+    yield from _tell_of_suspensions(seen, now)
     for size in found:
         group, there = size.group, size.group.staying
         by_name = not seen.ended or size.wanted > 0
@@ -359,7 +374,7 @@ def _resume(group: WorkerGroup, now: float) -> Iterator[Action]:
     resumes = ResumeLaunches(group.name)
     yield resumes
     yield Tell(
-        Event(now, "resume", f"the suspended launches of {group.name} are resumed"), "", (resumes,)
+        Event(now, "resume", f"the suspended launches of {group.name} are resumed"), (resumes,)
     )
 
 
@@ -386,7 +401,7 @@ def _surplus(
     )
     for member in goes[:count]:
         instance = member.instance
-        yield Remove(instance, "the job should have fewer nodes", seen.warning(instance))
+        yield Remove(instance, "the job should have fewer nodes", cause=seen.warning(instance))
 
 
 def _give_back(seen: Observation, now: float, policy: ControllerPolicy) -> Iterator[Action]:
@@ -396,14 +411,12 @@ def _give_back(seen: Observation, now: float, policy: ControllerPolicy) -> Itera
         return
     if not _held_for_spot(seen, policy):
         return
-    there = [
-        member.instance for each in seen.groups for member in each.members if seen.is_there(member)
-    ]
+    there = [member.instance for member in seen.members if seen.is_there(member)]
     goes = [member.instance for member in group.members if not member.leaving]
     node = max(goes, key=lambda name: (name not in seen.nodes, _launched_at(seen, name)))
     if len(there) - (node in there) < seen.least:
         return
-    gives = Remove(node, "spot is back", seen.warning(node))
+    gives = Remove(node, "spot is back", cause=seen.warning(node))
     yield gives
     data = {"committed": seen.committed}
     text = f"on-demand node {node} is given back after the commit of step {seen.committed}"

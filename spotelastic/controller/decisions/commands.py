@@ -46,7 +46,7 @@ def read(seen: Observation, now: float, lifetime: float) -> Iterator[Action]:
 
 
 def _reply(order: PendingCommand, command: Command, now: float, text: str, accepted: bool) -> Reply:
-    return Reply(order, Answer(command.id, now, text, accepted), command.id)
+    return Reply(order, Answer(command.id, now, text, accepted), cause=command.id)
 
 
 def _holds(seen: Observation, command: Command) -> bool:
@@ -88,8 +88,8 @@ def _stop(seen: Observation, command: Command, now: float) -> tuple[str, list[Ac
         return "is being ended already", []
     why = f": {command.reason}" if command.reason else ""
     event = Event(now, "stop", f"the job will stop once its last step is committed{why}")
-    ends = AskToEnd(Ending("stopped", now, command.reason or STOPPED), command.id)
-    return "stops once its last step is committed", [ends, Tell(event, command.id, (ends,))]
+    ends = AskToEnd(Ending("stopped", now, command.reason or STOPPED), cause=command.id)
+    return "stops once its last step is committed", [ends, Tell(event, (ends,), cause=command.id)]
 
 
 def _other_stop(seen: Observation, command: Command) -> str:
@@ -118,13 +118,12 @@ def _restart(seen: Observation, command: Command, now: float) -> tuple[str, list
     if seen.wanted is None:
         return "has no description any more", []
     state = f"restarted after it had {seen.job.state}"
-    left = [member for group in seen.groups for member in group.members if not member.leaving]
-    revives = Revive(Job("pending", now, state), seen.wanted, command.id)
+    revives = Revive(Job("pending", now, state), seen.wanted, cause=command.id)
     begins = f"step {seen.committed}" if seen.committed else "the beginning: it has no checkpoint"
     return f"is restarted from {begins}", [
         revives,
-        *(Replace(member.instance, "its job was restarted", command.id) for member in left),
-        Tell(Event(now, "restart", f"the job is {state}"), command.id, (revives,)),
+        *(Replace(each, "its job was restarted", cause=command.id) for each in seen.staying),
+        Tell(Event(now, "restart", f"the job is {state}"), (revives,), cause=command.id),
     ]
 
 
@@ -138,8 +137,8 @@ def _scale(seen: Observation, command: Command, now: float) -> tuple[str, list[A
     if _sizes(seen.wanted) == (low, high):
         return f"has {text} already", []
     event = Event(now, "scale", f"the job will have {text}", data={"min": low, "max": high})
-    rescales = Rescale(command, command.id)
-    return f"will have {text}", [rescales, Tell(event, command.id, (rescales,))]
+    rescales = Rescale(command, cause=command.id)
+    return f"will have {text}", [rescales, Tell(event, (rescales,), cause=command.id)]
 
 
 def _sizes(wanted: Settings) -> tuple[int, int]:

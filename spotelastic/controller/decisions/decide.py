@@ -154,13 +154,12 @@ def _end(seen: Observation, now: float, policy: ControllerPolicy) -> Iterator[Ac
     """End the job for a limit, or because its last save took too long."""
     end = limits.verdict(seen, now, policy)
     if end is not None:
-        life = {"incarnation": str(seen.job.at if seen.job else 0.0)}
+        life = {"incarnation": str(seen.life)}
         step = f"the newest commit is of step {seen.committed}"
         limit = Event(now, "limit", f"the job is {end.state}: {end.reason}; {step}", data=life)
         ends = AskToEnd(end)
         yield ends
-        if account(limit) not in seen.told:
-            yield Tell(limit, after=(ends,))
+        yield from seen.tell_once(limit, (ends,))
         seen = replace(seen, ending=end)
     job = limits.overdue(seen, now, policy)
     if job is not None:
@@ -199,7 +198,7 @@ def _replacements(
             yield Replace(member.instance, f"the cloud says that it is {machine.state}")
         elif member.instance in seen.drains:
             reason = _why_drained(seen.drains[member.instance])
-            yield Replace(member.instance, reason, seen.warning(member.instance))
+            yield Replace(member.instance, reason, cause=seen.warning(member.instance))
         elif now >= _patience(seen, machine, policy):
             yield Replace(member.instance, "it runs, but its node does not answer")
 
@@ -238,7 +237,7 @@ def _taken_by(seen: Observation, instance: str, policy: ControllerPolicy) -> flo
 
 
 def _strangers(seen: Observation, now: float, policy: ControllerPolicy) -> Iterator[EndMachine]:
-    placed = {member.instance for group in seen.groups for member in group.members}
+    placed = {member.instance for member in seen.members}
     for machine in seen.machines.values():
         outside = machine.role == "worker" and machine.id not in placed
         old = now - machine.launched_at > policy.strange_for

@@ -92,12 +92,12 @@ def healthy(nodes: Iterable[str], drains: Mapping[str, Drain]) -> tuple[str, ...
 
 def blame(seen: Observation, now: float) -> Iterator[Action]:
     """Has a node replaced that failed first twice in a row, while others were there."""
-    life = seen.job.at if seen.job is not None else 0.0
+    life = seen.life
     if seen.ended or seen.ending is not None or len(seen.nodes) < 2:
         return
-    if any(e.data.get("cause") == FAILS_FIRST and e.at >= life for e in seen.sick):
+    if any(e.data.get("cause") == FAILS_FIRST and e.at >= life for e in seen.told_of(UNHEALTHY)):
         return
-    node = first_in_a_row([event for event in seen.failures if event.at >= life])
+    node = first_in_a_row([event for event in seen.told_of("failure") if event.at >= life])
     known = seen.nodes.get(node)
     if known is None or node in seen.drains:
         return

@@ -14,8 +14,8 @@ from spotelastic_checkpoints import log_records
 
 from spotelastic.cloud.model import ALIVE, UNATTENDED, Instance
 from spotelastic.controller.decisions import health
-from spotelastic.controller.model.observation import EndJobAtOnce, Observation, Tell, account
-from spotelastic.model.job import ENDED, Job
+from spotelastic.controller.model.observation import CausedAction, EndJobAtOnce, Observation, Tell
+from spotelastic.model.job import Job
 from spotelastic.model.progress import Event
 
 BOOT = "boot"
@@ -56,15 +56,11 @@ class ClusterState:
     """What is known of the cluster besides the `Observation`."""
 
     minimum: int
-    """Number of nodes that the job needs."""
     switch_at: float = 0.0
-    """When the dead man's switch acts, as this leader set it; 0: not set yet."""
     stopping: bool = False
-    """Whether it is recorded that the cluster is to be taken down."""
     joined: frozenset[str] = frozenset()
     """Every node that was ever registered."""
     boots: tuple[Event, ...] = ()
-    """Failed boots on record."""
     asked_at: float = 0.0
     """When this leader saw that `up` was run again. Failures before that no longer count."""
     examined: frozenset[str] = frozenset()
@@ -72,30 +68,27 @@ class ClusterState:
 
 
 @dataclass(frozen=True, slots=True)
-class Postpone:
+class Postpone(CausedAction):
     """Let the dead man's switch act at `until`."""
 
     until: float
-    cause: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Examine:
+class Examine(CausedAction):
     """Record that an instance did not boot, with the end of its console."""
 
     machine: Instance
     why: str
     until: float
     """Until when to wait for an empty console: it is shown some time after it was written."""
-    cause: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Teardown:
+class Teardown(CausedAction):
     """Take the whole cluster down, this controller included."""
 
     reason: str
-    cause: str = ""
 
 
 Action = Postpone | Examine | Teardown
@@ -115,16 +108,14 @@ def upkeep(
     seen: Observation, standing: ClusterState, now: float, policy: HousekeepingPolicy
 ) -> Housekeeping:
     """Decides on the cluster's upkeep. `seen.desired` is the number of nodes that was asked for."""
-    job_ended = seen.job is not None and seen.job.state in ENDED
     if standing.stopping:
         return Housekeeping((Teardown("the cluster is being taken down"),), 0, None)
-    if job_ended:
+    if seen.ended:
         return _after_the_job(seen, standing, now, policy)
     if _abandoned(seen, standing, now, policy):
         reason = f"`up` was not finished, nor run again, within {policy.up_within:g} s"
         event = Event(now, "down", f"the cluster is taken down: {reason}")
-        told = () if account(event) in seen.told else (Tell(event),)
-        return Housekeeping((*told, Teardown(reason)), 0, None)
+        return Housekeeping((*seen.tell_once(event), Teardown(reason)), 0, None)
     actions: list[Action | EndJobAtOnce | Tell] = []
     if seen.group is not None and now >= postpone_at(standing, policy):
         actions.append(Postpone(now + policy.unattended))
@@ -143,7 +134,7 @@ def upkeep(
             desired = min(desired, len(seen.nodes))
             line = f"no more nodes are launched for now: {_summary(failed)}"
             event = Event(now, "limit", line, data={"kind": BOOT, "source": failed[-1].node})
-        actions += [] if account(event) in seen.told else [Tell(event, after=ends)]
+        actions += seen.tell_once(event, ends)
     wake_at = min(postpone_at(standing, policy) if seen.group else math.inf, again_at)
     return Housekeeping(
         tuple(actions), desired, wake_at if wake_at < math.inf else None, bool(failed)
@@ -157,8 +148,7 @@ def _of_the_sick(
 
     Also returns when that may change.
     """
-    life = seen.job.at if seen.job is not None else 0.0
-    ill = health.sick(seen.sick, seen.desired, max(life, standing.asked_at), now)
+    ill = health.sick(seen.events, seen.desired, max(seen.life, standing.asked_at), now)
     if not ill.too_many:
         return (), seen.desired, math.inf
     well = len(health.healthy(seen.nodes, seen.drains))
@@ -170,8 +160,7 @@ def _of_the_sick(
     else:
         data = {"kind": health.LIMIT, "source": ill.events[-1].node}
         event = Event(now, "limit", f"not every sick node is replaced: {ill.summary}", data=data)
-    new = () if account(event) in seen.told else (Tell(event, after=ends),)
-    return (*ends, *new), desired, ill.again_at
+    return (*ends, *seen.tell_once(event, ends)), desired, ill.again_at
 
 
 def _abandoned(
@@ -198,7 +187,7 @@ def _after_the_job(
     if now >= end:
         reason = f"the job has {seen.job.state} {policy.linger:g} s ago"
         return Housekeeping((Teardown(reason),), 0, None)
-    if not any(not member.leaving for group in seen.groups for member in group.members):
+    if not seen.staying:
         return Housekeeping((), 0, end if end < math.inf else None)
     due = postpone_at(standing, policy)
     postponed = (Postpone(now + policy.unattended),) if now >= due else ()

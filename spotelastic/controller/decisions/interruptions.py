@@ -56,7 +56,7 @@ def read(seen: Observation, now: float) -> Iterator[Action]:
                 done |= {once} - {""}
                 yield action
             handled.add(event.id)
-        yield Discard(message, fate, event.id)
+        yield Discard(message, fate, cause=event.id)
 
 
 def _once(seen: Observation, action: Action) -> str:
@@ -133,20 +133,19 @@ def _react(seen: Observation, message: Message, now: float) -> Iterator[Action]:
                 action,
             )
             if not seen.ended:
-                yield DrainNode(Drain(instance, notice), id)
-            yield from _tell_notice(seen, notice, now, id)
+                yield DrainNode(Drain(instance, notice), cause=id)
+            yield from seen.tell_once(notice.event(now), cause=id)
         case Rebalance(id, at, instance) if _is_worker(seen, instance):
             notice = Notice(InterruptionKind.REBALANCE, instance, "sqs", at, message.received_at)
-            yield from _tell_notice(seen, notice, now, id)
+            yield from seen.tell_once(notice.event(now), cause=id)
         case ScheduledChange() | BlockEnds():
             for notice in _announced(seen, message.event, message.received_at):
-                yield from _tell_notice(seen, notice, now, message.event.id)
+                yield from seen.tell_once(notice.event(now), cause=message.event.id)
         case StateChange(id, at, instance, state) if state in GONE:
             yield from _tell_loss(seen, instance, at, f"the cloud says {state}", now, id)
         case GroupActivity(id):
             event = _activity(seen, message.event, now)
-            if account(event) not in seen.told:  # it may be delivered again
-                yield Tell(event, id)
+            yield from seen.tell_once(event, cause=id)  # it may be delivered again
 
 
 def _announced(
@@ -186,12 +185,6 @@ def _activity(seen: Observation, activity: GroupActivity, now: float) -> Event:
     # The first leader looks long after the first nodes have come, and told of themselves.
     at = min(now, machine.launched_at or now) if machine else now
     return Event(at, name, f"{what} was launched", instance, data)
-
-
-def _tell_notice(seen: Observation, notice: Notice, now: float, cause: str) -> Iterator[Tell]:
-    event = notice.event(now)
-    if account(event) not in seen.told:
-        yield Tell(event, cause)
 
 
 def losses(seen: Observation, now: float) -> Iterator[Tell]:
@@ -239,7 +232,7 @@ def _tell_loss(
     if account(event) in seen.told or account(ended) in seen.told:
         return
     if member is None or not member.leaving:
-        yield Tell(event, cause)
+        yield Tell(event, cause=cause)
 
 
 def _pool(seen: Observation, activity: GroupActivity) -> str:

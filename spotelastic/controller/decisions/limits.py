@@ -5,9 +5,8 @@ from collections.abc import Iterator
 
 from spotelastic.cloud.model import ALIVE
 from spotelastic.controller.model.observation import ControllerPolicy, Money, Observation
+from spotelastic.model.counting import HOUR
 from spotelastic.model.job import Ending, Job
-
-HOUR = 3600.0
 
 
 def verdict(seen: Observation, now: float, policy: ControllerPolicy) -> Ending | None:
@@ -37,8 +36,7 @@ def _lacks(seen: Observation, limit: float, policy: ControllerPolicy) -> int:
     Without them, control nodes alone would use up the rest. 0 as well while a price is not known. A
     node under notice trains on until then.
     """
-    members = [member for group in seen.groups for member in group.members]
-    there = sum(not member.leaving or member.instance in seen.nodes for member in members)
+    there = sum(not each.leaving or each.instance in seen.nodes for each in seen.members)
     missing = seen.least - there
     groups = ((seen.group, seen.money.spot), (seen.on_demand, seen.money.on_demand))
     usd = min((price for group, price in groups if group is not None), default=0.0)

@@ -21,21 +21,17 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from spotelastic.controller.model.regions import (
-    DAY,
-    HOUR,
-    MoveJob,
     RegionDecision,
     RegionHistory,
     RegionOffer,
     RegionPolicy,
-    RegionsSeen,
 )
-from spotelastic.model.counting import counted, dollars
+from spotelastic.model.counting import DAY, HOUR, counted, dollars
 
+Offers = tuple[RegionOffer, ...]
+"""Each region that the job may be in, its own included."""
 LEAST_VALUE = 0.1
-"""Share of a node's value that it keeps however dear it is. A job that must end sooner or later
-gains nothing by waiting where there are no nodes.
-"""
+"""Share of a node's value that it keeps however dear it is: without nodes nothing is gained."""
 
 
 def worth(offer: RegionOffer, policy: RegionPolicy) -> float:
@@ -46,9 +42,7 @@ def worth(offer: RegionOffer, policy: RegionPolicy) -> float:
     return nodes * max(policy.node_value - offer.usd, LEAST_VALUE * policy.node_value)
 
 
-def look(
-    history: RegionHistory, offers: tuple[RegionOffer, ...], now: float, policy: RegionPolicy
-) -> RegionHistory:
+def look(history: RegionHistory, offers: Offers, now: float, policy: RegionPolicy) -> RegionHistory:
     """Return the history with the time since the last look, as the regions are now.
 
     Looks that are missed count as one: nobody knows what the regions had meanwhile.
@@ -92,19 +86,22 @@ def arrive(
     )
 
 
-def decide(seen: RegionsSeen, now: float, policy: RegionPolicy) -> RegionDecision:
+def decide(
+    history: RegionHistory, offers: Offers, now: float, policy: RegionPolicy
+) -> RegionDecision:
     """Decide whether the job moves now. The history must have been looked at at `now`."""
-    history = seen.history
-    here = _offer(history.home, seen.offers)
-    wake_at = now + policy.look_every
-    wanted = [*_worth_moving(seen, here, policy), *_out_of_patience(seen, now, policy)]
+    here = _offer(history.home, offers)
+    wanted = [
+        *_worth_moving(history, offers, here, policy),
+        *_out_of_patience(history, offers, now, policy),
+    ]
     if not wanted:
-        return RegionDecision((), _stays(seen, here, now, policy), wake_at)
+        return RegionDecision("", _stays(history, offers, now, policy))
     if len(history.moves) >= policy.moves_per_day:
         limit = f"{counted(len(history.moves), 'move')} within a day, the most allowed"
-        return RegionDecision((), f"stays in {history.home}: {limit}", wake_at)
+        return RegionDecision("", f"stays in {history.home}: {limit}")
     best, why = max(wanted, key=lambda one: (worth(one[0], policy), -one[0].usd))
-    return RegionDecision((MoveJob(best.region),), f"moves to {best.region}: {why}", wake_at)
+    return RegionDecision(best.region, f"moves to {best.region}: {why}")
 
 
 def move_price(offer: RegionOffer, here: RegionOffer, policy: RegionPolicy) -> float:
@@ -114,64 +111,65 @@ def move_price(offer: RegionOffer, here: RegionOffer, policy: RegionPolicy) -> f
 
 
 def _worth_moving(
-    seen: RegionsSeen, here: RegionOffer, policy: RegionPolicy
+    history: RegionHistory, offers: Offers, here: RegionOffer, policy: RegionPolicy
 ) -> Iterator[tuple[RegionOffer, str]]:
     """Yield the regions that have been worth more for long enough, and are now."""
-    for offer in seen.offers if policy.prefer_capacity else ():
+    for offer in offers if policy.prefer_capacity else ():
         if worth(offer, policy) <= worth(here, policy) or offer.region == here.region:
             continue
-        missed = seen.history.missed.get(offer.region, 0.0)
-        price = move_price(offer, here, policy) * _caution(seen, offer, policy)
+        missed = history.missed.get(offer.region, 0.0)
+        price = move_price(offer, here, policy) * _caution(history, offers, offer, policy)
         if missed >= price:
             nodes = f"{counted(offer.nodes or 0, 'node')} against {here.nodes or 0}"
             yield offer, f"{nodes}; {dollars(missed)} were missed, the move costs {dollars(price)}"
 
 
 def _out_of_patience(
-    seen: RegionsSeen, now: float, policy: RegionPolicy
+    history: RegionHistory, offers: Offers, now: float, policy: RegionPolicy
 ) -> Iterator[tuple[RegionOffer, str]]:
     """Yield the regions that promise enough nodes, where this one has had too few for too long.
 
     Where none is known to, the one of which nothing is known and that has disappointed least.
     """
-    history = seen.history
     if history.short_since is None:
         return
     short = now - history.short_since
     why = f"{history.home} has had fewer than {policy.min_nodes} nodes for {short / 60:.0f} min"
     others = [
         offer
-        for offer in seen.offers
-        if offer.region != history.home and short >= policy.patience * _caution(seen, offer, policy)
+        for offer in offers
+        if offer.region != history.home
+        and short >= policy.patience * _caution(history, offers, offer, policy)
     ]
     known = [offer for offer in others if worth(offer, policy) > 0]
     unknown = [offer for offer in others if offer.nodes is None]
-    unknown.sort(key=lambda offer: _caution(seen, offer, policy))
+    unknown.sort(key=lambda offer: _caution(history, offers, offer, policy))
     yield from ((offer, why) for offer in known or unknown[:1])
 
 
-def _stays(seen: RegionsSeen, here: RegionOffer, now: float, policy: RegionPolicy) -> str:
-    short = seen.history.short_since
+def _stays(history: RegionHistory, offers: Offers, now: float, policy: RegionPolicy) -> str:
+    here, short = _offer(history.home, offers), history.short_since
     if short is None:
-        told = f"{counted(here.nodes or 0, 'node')}"
-    else:
-        told = f"fewer than {policy.min_nodes} nodes for {(now - short) / 60:.0f} min"
-    others = [offer for offer in seen.offers if offer.region != here.region]
-    if short is None or any(worth(offer, policy) > 0 or offer.nodes is None for offer in others):
-        return f"stays in {here.region}: {told}"
-    return f"stays in {here.region}: {told}, and no other region has more"
+        return f"stays in {here.region}: {counted(here.nodes or 0, 'node')}"
+    minutes = f"{(now - short) / 60:.0f} min"
+    told = f"stays in {here.region}: fewer than {policy.min_nodes} nodes for {minutes}"
+    others = [offer for offer in offers if offer.region != here.region]
+    if any(worth(offer, policy) > 0 or offer.nodes is None for offer in others):
+        return told
+    return f"{told}, and no other region has more"
 
 
-def _caution(seen: RegionsSeen, offer: RegionOffer, policy: RegionPolicy) -> int:
+def _caution(
+    history: RegionHistory, offers: Offers, offer: RegionOffer, policy: RegionPolicy
+) -> int:
     """Return the factor by which the job waits longer before it goes to a region.
 
     It is 1 for a region where the job is known to train, if it does not train where it is.
     """
-    here = _offer(seen.history.home, seen.offers)
-    if worth(offer, policy) > 0.0 and not worth(here, policy):
+    if worth(offer, policy) > 0.0 and not worth(_offer(history.home, offers), policy):
         return 1
-    return seen.history.caution.get(offer.region, 1)
+    return history.caution.get(offer.region, 1)
 
 
-def _offer(region: str, offers: tuple[RegionOffer, ...]) -> RegionOffer:
+def _offer(region: str, offers: Offers) -> RegionOffer:
     return next(offer for offer in offers if offer.region == region)

@@ -16,7 +16,6 @@ from spotelastic.controller.model.observation import (
     Observation,
     Replace,
     Tell,
-    account,
 )
 from spotelastic.model.notice import SCHEDULED, Drain, Notice
 from spotelastic.model.progress import Event
@@ -34,8 +33,7 @@ def due(seen: Observation, now: float) -> Iterator[DrainNode | Tell]:
             notice.kind, notice.node, notice.source, now, now, notice.deadline, notice.action
         )
         yield DrainNode(Drain(notice.node, told))
-        if account(told.event(now)) not in seen.told:
-            yield Tell(told.event(now))
+        yield from seen.tell_once(told.event(now))
 
 
 def replacement(
@@ -44,14 +42,13 @@ def replacement(
     """Replace one node ahead of its end, if that costs the job no node that it needs."""
     if removed or seen.hopeless or wanting(seen, policy):
         return
-    members = [member for group in seen.groups for member in group.members]
-    if any(member.leaving or member.instance not in seen.nodes for member in members):
+    if any(member.leaving or member.instance not in seen.nodes for member in seen.members):
         return
     for notice in _pending(seen, now):
         begins = notice.deadline
         if begins is None or now < begins - policy.replaces_ahead or not notice.is_ahead(now):
             continue
-        group = next((each for each in seen.groups if each.member(notice.node)), None)
+        group = seen.group_of(notice.node)
         if group is None or not notice.kind.traits.is_replaced_ahead:
             continue
         if held(seen, group, now, policy):

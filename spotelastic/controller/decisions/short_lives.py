@@ -28,7 +28,6 @@ from spotelastic.controller.model.observation import (
     ControllerPolicy,
     Observation,
     Tell,
-    account,
 )
 from spotelastic.controller.model.short_lives import (
     SHORT_LIFE,
@@ -63,8 +62,7 @@ def tell(seen: Observation, now: float, policy: ControllerPolicy) -> Iterator[Te
         data = {"zone": machine.zone, "type": machine.type, "lived": lived, "at": taken_at}
         text = f"{machine.id} was taken {lifetime(lived)} after its launch in {machine.zone}"
         event = Event(now, SHORT_LIFE, text, machine.id, data)
-        if account(event) not in seen.told:
-            yield Tell(event)
+        yield from seen.tell_once(event)
     for zone, lives in seen.short_lives.items():
         for machine in _spot_workers(seen):
             if machine.zone == zone and now >= _proves_at(seen, machine, lives, policy):
@@ -72,8 +70,7 @@ def tell(seen: Observation, now: float, policy: ControllerPolicy) -> Iterator[Te
                 text = f"nodes in {zone} last again: {machine.id} has lived for {age}"
                 data = {"zone": zone, "incarnation": f"{zone}-{lives.at}"}
                 event = Event(now, SHORT_LIFE_OVER, text, "", data)
-                if account(event) not in seen.told:
-                    yield Tell(event)
+                yield from seen.tell_once(event)
                 break
 
 

@@ -19,11 +19,9 @@ from spotelastic.controller.model.observation import (
     Observation,
     Replace,
     Tell,
-    account,
 )
+from spotelastic.model.counting import HOUR
 from spotelastic.model.progress import Event, SlowNode
-
-HOUR = 3600.0
 
 
 def replacement(
@@ -51,8 +49,8 @@ def replacement(
         data = {"slot": seen.slots[slow.node], "incarnation": slow.incarnation}
         line = f"{slow.line}: it is replaced (--replace-slow)"
         event = Event(now, REPLACED, line, slow.node, data)
-        if _is_within_limits(seen, slow, now, policy) and account(event) not in seen.told:
-            yield Tell(event)
+        if _is_within_limits(seen, slow, now, policy) and (tells := seen.tell_once(event)):
+            yield from tells
             return
 
 
@@ -67,11 +65,9 @@ def _is_within_limits(
 
 def _is_settled(seen: Observation) -> bool:
     """Whether each group has the nodes that it asks for, and they train."""
-    members = [member for group in seen.groups for member in group.members]
-    return (
-        all(len(group.members) == group.desired for group in seen.groups)
-        and all(m.state == IN_SERVICE and m.instance in seen.nodes for m in members)
-        and not any(m.instance in seen.drains for m in members)
+    return all(len(group.members) == group.desired for group in seen.groups) and all(
+        m.state == IN_SERVICE and m.instance in seen.nodes and m.instance not in seen.drains
+        for m in seen.members
     )
 
 
@@ -82,5 +78,5 @@ def _is_replaceable(
     node = seen.nodes.get(slow.node)
     if node is None or node.incarnation != slow.incarnation or slow.node not in seen.slots:
         return False
-    group = next((each for each in seen.groups if each.member(slow.node)), None)
+    group = seen.group_of(slow.node)
     return group is not None and not capacity.held(seen, group, now, policy)

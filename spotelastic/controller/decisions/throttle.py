@@ -10,17 +10,13 @@ from dataclasses import dataclass, replace
 from spotelastic_checkpoints.backoff import Backoff
 
 JITTER = (0.5, 1.0)
-"""Shares of a pause between which it is drawn, so that controllers that the cloud has turned away
-together do not ask again together.
-"""
+"""Shares of a pause between which it is drawn: those turned away together come apart."""
 LOOKING = 60.0
 """Longest pause, in seconds, between looks at the cloud that fail."""
 PRESSING = 2.0
 """Longest such pause, in seconds, while a node or a user waits for the outcome."""
 ANSWERING = 5.0
-"""Longest pause, in seconds, between attempts to replace a node that has a notice: it has two
-minutes.
-"""
+"""Longest seconds between attempts to replace a node with a notice: it has two minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +76,7 @@ class WarningRetry:
 
     backoff: Backoff
     tried: frozenset[str] = frozenset()
-    """Nodes that were tried in this turn."""
     missed: frozenset[str] = frozenset()
-    """Nodes that could not be replaced."""
     failed_until: float = 0.0
 
     @classmethod

@@ -5,25 +5,18 @@ What is known of it already is enough to replace it between those calls.
 """
 
 from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from spotelastic.cloud.model import ALIVE, GroupMember, Instance, WorkerGroup
-from spotelastic.controller.etcd.etcd_mirror import Records
-from spotelastic.controller.model.observation import Message, Remove, Replace, SetDesired
+from spotelastic.controller.model.observation import Message, Records, Remove, Replace, SetDesired
 from spotelastic.model.job import Job
 
+Membership = tuple[Set[str], Set[str], Job | None]
+"""The run's keys that matter when the cloud's state changes: nodes, drains and the job."""
 
-@dataclass(frozen=True, slots=True)
-class Membership:
-    """The run's keys that matter when the cloud's state changes."""
 
-    nodes: Set[str]
-    drains: Set[str]
-    job: Job | None
-
-    @classmethod
-    def of(cls, records: Records) -> "Membership":
-        return cls(records.nodes.keys(), records.drains.keys(), records.job)
+def membership(records: Records) -> Membership:
+    return records.nodes.keys(), records.drains.keys(), records.job
 
 
 def warned(

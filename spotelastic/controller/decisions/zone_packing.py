@@ -31,7 +31,6 @@ from spotelastic.controller.model.observation import (
     Replace,
     SetSubnets,
     Tell,
-    account,
 )
 from spotelastic.model.progress import Event
 
@@ -83,11 +82,15 @@ def is_dry(seen: Observation, zone: str, now: float, policy: ControllerPolicy) -
 
     A cause in the account would make launches fail in another zone as well.
     """
-    failed = (seen.failed.get((group.name, zone)) for group in seen.groups)
     return any(
-        each is not None and _is_of_a_zone(each, policy) and now < refused_until(each, policy)
-        for each in failed
+        _is_of_a_zone(each, policy) and now < refused_until(each, policy)
+        for each in _failures(seen, zone)
     )
+
+
+def _failures(seen: Observation, zone: str) -> list[LaunchFailures]:
+    found = (seen.failed.get((group.name, zone)) for group in seen.groups)
+    return [each for each in found if each is not None]
 
 
 def _is_of_a_zone(failed: LaunchFailures, policy: ControllerPolicy) -> bool:
@@ -116,18 +119,14 @@ def _less_bad(
 
 
 def _failed_lately(seen: Observation, zone: str, now: float, policy: ControllerPolicy) -> bool:
-    failed = (seen.failed.get((group.name, zone)) for group in seen.groups)
+    def tried_after(tries: int) -> float:
+        further = max(0, tries - policy.refused_after)
+        return Backoff(policy.avoided_for, policy.return_after, failures=1 + further).bound
+
     return any(
-        each is not None
-        and each.count >= policy.refused_after
-        and now < each.at + _tried_after(each.tries, policy)
-        for each in failed
+        each.count >= policy.refused_after and now < each.at + tried_after(each.tries)
+        for each in _failures(seen, zone)
     )
-
-
-def _tried_after(tries: int, policy: ControllerPolicy) -> float:
-    further = max(0, tries - policy.refused_after)
-    return Backoff(policy.avoided_for, policy.return_after, failures=1 + further).bound
 
 
 def change(
@@ -148,16 +147,14 @@ def _tell_of_traffic(
     others = len(seen.zones) > 1 and _dear_across(seen, home)
     if not others or not _is_to_be_left(seen, home, now, policy):
         return
-    life = seen.job.at if seen.job else 0.0
     text = (
         f"the job stays in {home.name} although {_why(seen, home, now, policy)}: across two zones "
         f"traffic would cost ${_across(seen):.2f} an hour, its nodes cost "
         f"${seen.money.workers:.2f} (--zones spread uses all zones)"
     )
-    data = {"kind": TRAFFIC, "incarnation": f"{life}-{home.name}"}
+    data = {"kind": TRAFFIC, "incarnation": f"{seen.life}-{home.name}"}
     event = Event(now, "limit", text, data=data)
-    if account(event) not in seen.told:
-        yield Tell(event)
+    yield from seen.tell_once(event)
 
 
 def _choose(seen: Observation, now: float, policy: ControllerPolicy) -> Iterator[Action]:
@@ -167,7 +164,7 @@ def _choose(seen: Observation, now: float, policy: ControllerPolicy) -> Iterator
     little capacity do not keep out a third. Zones in which nodes are taken soon come last.
     """
     home = seen.home
-    there = [zone for member in _staying(seen) if (zone := _zone(seen, member))]
+    there = [zone for member in seen.staying if (zone := _zone(seen, member))]
     zones = [
         replace(
             zone,
@@ -246,8 +243,7 @@ def _why(seen: Observation, home: ZoneOffer | None, now: float, policy: Controll
     if home is None:
         return "all nodes should be in one zone"
     if is_dry(seen, home.name, now, policy):
-        failed = [seen.failed.get((group.name, home.name)) for group in seen.groups]
-        told = [each for each in failed if each is not None and each.cause != "capacity"]
+        told = [each for each in _failures(seen, home.name) if each.cause != "capacity"]
         return told[0].why if told else f"{home.name} has no capacity"
     if why := too_dear(seen, policy):
         return f"in {home.name} {why}"
@@ -271,10 +267,10 @@ def _follow(
     if seen.hopeless or any(held(seen, group, now, policy) for group in seen.groups):
         return
     stays = [
-        member for member in _staying(seen) if member in seen.nodes and member not in seen.drains
+        member for member in seen.staying if member in seen.nodes and member not in seen.drains
     ]
     behind = [name for name in stays if _zone(seen, name) not in ("", home.name)]
-    missing = wanting(seen, policy) or len(stays) < len(_staying(seen))
+    missing = wanting(seen, policy) or len(stays) < len(seen.staying)
     if not behind or missing or removed or not seen.newly_committed(seen.moved_at):
         return
     if now - seen.zones_left.get(home.name, float("-inf")) < policy.return_after:
@@ -290,12 +286,6 @@ def _follow(
     )
     data = {"zone": home.name, "committed": seen.committed}
     yield Tell(Event(now, "zone", text, data=data), after=replaced)
-
-
-def _staying(seen: Observation) -> list[str]:
-    return [
-        member.instance for group in seen.groups for member in group.members if not member.leaving
-    ]
 
 
 def _zone(seen: Observation, instance: str) -> str:

@@ -16,6 +16,7 @@ from spotelastic.clock import unbroken
 from spotelastic.cloud.events import Malformed
 from spotelastic.cloud.port import Cloud
 from spotelastic.controller.decisions import housekeeping
+from spotelastic.controller.effects.complaint import Complaint
 from spotelastic.controller.model.observation import (
     Action,
     AskToEnd,
@@ -75,7 +76,7 @@ class ControllerExecutor:
         self._store = store
         self._keys = Keys(run)
         self._leadership = leadership
-        self._error = ""
+        self._complain = Complaint(logger.warning)
         self._unsure: dict[tuple[str, str, str], str] = {}
         self._alive = alive
         self._handlers: Mapping[type[Action | housekeeping.Action], Callable[[Any], None]] = {
@@ -129,18 +130,10 @@ class ControllerExecutor:
                 self._complain(str(error))
         return tuple(done)
 
-    def _complain(self, error: str) -> None:
-        if error != self._error:  # once, however often it is tried again
-            logger.warning(error)
-        self._error = error
-
     def _write_drain(self, action: DrainNode) -> None:
         """Write the node's drain, unless its agent was faster."""
         key = self._keys.drain(action.drain.node)
-        fresh = Compare(key, "created", 0)
-        put = Put(key, encode(action.drain))
-        if not self._store.commit((self._leadership.compare, fresh), (put,)).succeeded:
-            self._check_leadership()
+        self._write(_put(key, action.drain), Compare(key, "created", 0))
 
     def _tell(self, action: Tell) -> None:
         """Record an event.
@@ -153,9 +146,7 @@ class ControllerExecutor:
         name = event_name(event.at)
         if event.data.get("id") or event.kind == "loss":
             name = self._unsure.setdefault(which, name)
-        put = Put(self._keys.event(name), encode(event))
-        if not self._store.commit((self._leadership.compare,), (put,)).succeeded:
-            self._check_leadership()
+        self._write(_put(self._keys.event(name), event))
         self._unsure.pop(which, None)
 
     def _forget(self, action: Forget) -> None:
@@ -164,15 +155,11 @@ class ControllerExecutor:
         held = self._store.get(key)
         if held is None or _read(held, Node).incarnation != action.node.incarnation:
             return
-        same = Compare(key, "modified", held.modified)
-        if not self._store.commit((self._leadership.compare, same), (Delete(key),)).succeeded:
-            self._check_leadership()
+        self._write(Delete(key), Compare(key, "modified", held.modified))
 
     def _ask_to_end(self, action: AskToEnd) -> None:
-        fresh = Compare(self._keys.ending, "created", 0)
-        put = _put(self._keys.ending, action.ending)
-        if not self._store.commit((self._leadership.compare, fresh), (put,)).succeeded:
-            self._check_leadership()
+        key = self._keys.ending
+        self._write(_put(key, action.ending), Compare(key, "created", 0))
 
     def _end_job(self, action: EndJobAtOnce) -> None:
         """End the job, unless it has ended by itself meanwhile."""
@@ -180,8 +167,11 @@ class ControllerExecutor:
         if held is not None and _read(held, Job).state in ENDED:
             return
         same = Compare(self._keys.job, "modified", 0 if held is None else held.modified)
-        put = Put(self._keys.job, encode(action.job))
-        if not self._store.commit((self._leadership.compare, same), (put,)).succeeded:
+        self._write(_put(self._keys.job, action.job), same)
+
+    def _write(self, write: Write, *compares: Compare) -> None:
+        """Write to etcd; nothing if something has changed meanwhile."""
+        if not self._store.commit((self._leadership.compare, *compares), (write,)).succeeded:
             self._check_leadership()
 
     def _check_leadership(self) -> None:

@@ -7,8 +7,8 @@ reader that sees the job's end there finds the report as well.
 import logging
 import random
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
 
 import msgspec
 from spotelastic_checkpoints.backoff import Backoff, Draw
@@ -16,19 +16,15 @@ from spotelastic_checkpoints.backoff import Backoff, Draw
 from spotelastic.clock import Clock, steady, unbroken
 from spotelastic.cloud import bucket
 from spotelastic.cloud.bucket import ClusterBucket
-from spotelastic.cloud.model import Instance
 from spotelastic.controller.accounting import ledger, troubles
 from spotelastic.controller.accounting.ledger_events import entries
 from spotelastic.controller.accounting.moved import joined
-from spotelastic.controller.accounting.status import status
-from spotelastic.controller.accounting.usage import Usage
+from spotelastic.controller.accounting.status import Account, status
 from spotelastic.controller.decisions.throttle import JITTER
 from spotelastic.controller.effects.complaint import Complaint
-from spotelastic.controller.etcd.etcd_mirror import Records
-from spotelastic.controller.model.observation import Fate
 from spotelastic.errors import told
 from spotelastic.metrics.job import PublishedFacts
-from spotelastic.model.job import ENDED, Job, JobSpec
+from spotelastic.model.job import ENDED, Job
 from spotelastic.model.progress import Earlier, Event, Report, Status
 
 logger = logging.getLogger(__name__)
@@ -36,9 +32,7 @@ logger = logging.getLogger(__name__)
 EVERY = 0.25
 """Least seconds between two publications."""
 PROGRESS_EVERY = 1.0
-"""Least seconds between two publications that differ in progress alone. S3 charges for each: four a
-second would cost more than the control nodes.
-"""
+"""Least seconds between two that differ in progress alone: each is paid for."""
 RARELY = {bucket.REPORT: 5.0, bucket.CURVE: 5.0, bucket.MEASURED: 5.0}
 """Seconds between two publications of these objects while the job runs."""
 HEARTBEAT = 10.0
@@ -47,26 +41,6 @@ BYTES_PER_SECOND = 500_000
 """Traffic that no object may exceed on average: larger ones are published less often."""
 RETRY_AT_MOST = 30.0
 """Longest pause, in seconds, while the object store fails."""
-
-
-@dataclass(frozen=True, slots=True)
-class Account:
-    """All that is published, as of one moment."""
-
-    records: Records = Records()
-    machines: Mapping[str, Instance] = field(default_factory=dict)
-    bill: Mapping[str, Usage] = field(default_factory=dict)
-    prices_of: str = ""
-    """Date of the on-demand prices."""
-    fates: Mapping[Fate, int] = field(default_factory=dict)
-    """Number of the cloud's messages that this leader has deleted, by what was done about them."""
-    short_since: float | None = None
-    held: tuple[str, ...] = ()
-    """What somebody has suspended of the worker groups, and how to resume it; zones that are
-    avoided; receivers that are not reached.
-    """
-    spec: JobSpec | None = None
-    """The job's description as it was read last; None: not yet."""
 
 
 def _unheard(facts: PublishedFacts) -> None:
@@ -246,18 +220,7 @@ class Publisher:
     def _put_status(self, account: Account, now: float, *, force: bool) -> bool:
         """Write the status. Returns False if only progress has changed, which is not due yet."""
         cluster, leads = self._objects.cluster, self._etcd_leader()
-        made = status(
-            cluster,
-            account.records,
-            account.machines,
-            leads,
-            now,
-            account.fates,
-            account.short_since,
-            account.held,
-            account.bill.values(),
-            account.spec.linger if account.spec is not None else None,
-        )
+        made = status(cluster, account, leads, now)
         self._troubles = tuple(troubles.entries(made, account.records.events, now))
         self._shows(PublishedFacts(cluster, made, self._made, account.records.events, account.spec))
         before, age = self._status, now - self._status_at

@@ -7,23 +7,16 @@ loss of every step that was published.
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
 
 import msgspec
-from spotelastic_checkpoints.types import Commit, TimedValue
+from spotelastic_checkpoints.types import TimedValue
 
 from spotelastic.clock import Clock, unbroken
-from spotelastic.controller.model.observation import (
-    DepartedNode,
-    LaunchFailures,
-    Pool,
-    SlowReplacement,
-)
+from spotelastic.controller.model.observation import DepartedNode, Records
 from spotelastic.controller.model.remembered import Remembered
-from spotelastic.controller.model.short_lives import ShortLives
-from spotelastic.model.job import ENDED, Ending, Failure, Job, Settings
+from spotelastic.model.job import ENDED, Ending, Job, Settings
 from spotelastic.model.measured import (
     GPU_USE,
     GPUS_EVERY,
@@ -33,61 +26,15 @@ from spotelastic.model.measured import (
     of_gpus,
 )
 from spotelastic.model.node import Node
-from spotelastic.model.notice import Drain, Notice
+from spotelastic.model.notice import Drain
 from spotelastic.model.progress import Event, Point, Progress, SlowNode
 from spotelastic.model.round import Round, RoundRecord
 from spotelastic.store.codec import decode
 from spotelastic.store.keys import Keys
-from spotelastic.store.port import Change, Health, Reset, StoredValue, WatchItem
+from spotelastic.store.port import Change, Reset, StoredValue, WatchItem
 
 COMPARED = 20_000
 """Newest steps that are known by their round: what nodes tell of a step comes within seconds."""
-
-
-@dataclass(frozen=True, slots=True)
-class Records:
-    """The run's records in etcd at one moment."""
-
-    job: Job | None = None
-    ending: Ending | None = None
-    settings: Settings | None = None
-    round: Round | None = None
-    leader: str = ""
-    """The instance whose controller leads; empty while none does."""
-    controllers: frozenset[str] = frozenset()
-    nodes: Mapping[str, Node] = field(default_factory=dict)
-    left: Mapping[str, DepartedNode] = field(default_factory=dict)
-    lost: Mapping[str, DepartedNode] = field(default_factory=dict)
-    """How nodes have left last that had no notice. They may be back."""
-    joined: Mapping[str, int] = field(default_factory=dict)
-    """Store revision of each node's registration."""
-    preparing: Mapping[str, float] = field(default_factory=dict)
-    drains: Mapping[str, Drain] = field(default_factory=dict)
-    scheduled: Mapping[str, Notice] = field(default_factory=dict)
-    """What was announced for each node, of several the next."""
-    progress: Mapping[str, Progress] = field(default_factory=dict)
-    """The last report of every node, including nodes that have left."""
-    failures: Mapping[str, Failure] = field(default_factory=dict)
-    history: tuple[RoundRecord, ...] = ()
-    events: tuple[Event, ...] = ()
-    told: frozenset[tuple[str, str, str]] = frozenset()
-    failed: Mapping[Pool, LaunchFailures] = field(default_factory=dict)
-    """Failed launches in a row."""
-    moved_at: int = 0
-    """The newest commit when nodes were last told to move to another zone."""
-    zones_left: Mapping[str, float] = field(default_factory=dict)
-    short_lives: Mapping[str, ShortLives] = field(default_factory=dict)
-    """Zones in which nodes were taken soon after their launch."""
-    slow: Mapping[str, SlowNode] = field(default_factory=dict)
-    slow_replaced: tuple[SlowReplacement, ...] = ()
-    given_back_at: int = 0
-    """The committed step after which an on-demand node was last given back."""
-    points: tuple[Point, ...] = ()
-    measured: Mapping[str, Series] = field(default_factory=dict)
-    """What the script logs, and how busy GPUs are, over the run's time."""
-    unreadable: Mapping[str, str] = field(default_factory=dict)
-    """Keys of the run whose values this version cannot read, and why."""
-    healthy: bool = False
 
 
 class Mirror:
@@ -116,7 +63,6 @@ class Mirror:
         self._remembered = Remembered()
         self._leader = ""
         self._controllers: frozenset[str] = frozenset()
-        self._healthy = False
         self._unreadable: dict[str, str] = {}
         self._records: Records | None = None
         """All of it, until something changes: a leader asks several times a turn."""
@@ -143,7 +89,6 @@ class Mirror:
     def _apply(self, item: WatchItem) -> None:
         match item:
             case Reset(values):
-                self._healthy = True
                 present = {value.key for value in values}
                 for key in [key for key in self._all_keys() if key not in present]:
                     self._drop(key)
@@ -153,8 +98,6 @@ class Mirror:
                 self._drop(key)
             case Change(_, value) if value is not None:
                 self._take(value)
-            case Health(healthy):
-                self._healthy = healthy
 
     def _take(self, value: StoredValue) -> None:
         if value.key == self._keys.leader:
@@ -265,8 +208,8 @@ class Mirror:
             return self._records
 
     def _read(self) -> Records:
-        remembered = self._remembered
         return Records(
+            **self._remembered.recalled(),
             job=self._one("job"),
             ending=self._one("ending"),
             settings=self._one("settings"),
@@ -278,26 +221,15 @@ class Mirror:
             lost=dict(self._lost),
             joined=dict(self._joined),
             drains={drain.node: drain for drain in self._values["drains"].values()},
-            scheduled=remembered.scheduled,
             progress=dict(self._progress),
-            failures={each.node: each for each in self._values["failures"].values()},
             history=tuple(value for _, value in sorted(self._values["history"].items())),
             events=tuple(value for _, value in sorted(self._values["events"].items())),
-            told=frozenset(remembered.told),
-            failed=dict(remembered.failed),
-            given_back_at=remembered.given_back_at,
             slow={slow.node: slow for slow in self._values["slow"].values()},
-            slow_replaced=remembered.slow_replaced,
-            preparing=dict(remembered.preparing),
-            moved_at=remembered.moved_at,
-            zones_left=dict(remembered.zones_left),
-            short_lives=dict(remembered.short_lives),
             points=tuple(self._points),
             measured=dict(self._measured),
             unreadable={
                 key.removeprefix(self._keys.root): why for key, why in self._unreadable.items()
             },
-            healthy=self._healthy,
         )
 
     def _one(self, name: str) -> Any:
@@ -318,9 +250,7 @@ def _kinds(keys: Keys) -> dict[str, tuple[str, Any]]:
         "nodes": (keys.live(), Node),
         "drains": (keys.drain(), Drain),
         "progress": (keys.progress(), Progress),
-        "failures": (keys.failure(), Failure),
         "slow": (keys.slow(), SlowNode),
-        "commit": (keys.commit, Commit),
         "history": (keys.history(), RoundRecord),
         "events": (keys.event(), Event),
     }

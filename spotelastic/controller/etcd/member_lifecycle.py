@@ -44,9 +44,7 @@ LOOK_AGAIN = 1.0
 FOLLOW = 15.0
 """Seconds between two looks for a newer generation while the member's own does not serve."""
 FOLLOW_AT_REST = 60.0
-"""Seconds between two such looks while it serves: no member opens another one then, and each look
-is paid for.
-"""
+"""Seconds between two such looks while it serves, and no member opens another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +59,6 @@ class Sight:
     """The member's own host:port among members."""
     roster: Roster | None = None
     snapshot: str = ""
-    """Name of the newest snapshot."""
 
 
 # -- pure ----------------------------------------------------------------------------------------

@@ -11,17 +11,21 @@ from spotelastic_checkpoints.threads import minded
 
 from spotelastic.clock import unbroken
 from spotelastic.cloud.port import Cloud
+from spotelastic.controller.effects import inbox
+from spotelastic.controller.effects.executor import ControllerExecutor
+from spotelastic.controller.effects.inbox import Inbox
 from spotelastic.controller.effects.price_cache import PriceCache
+from spotelastic.controller.effects.publisher import Publisher
+from spotelastic.controller.etcd.etcd_leader import EtcdLeader
 from spotelastic.controller.etcd.etcd_mirror import Mirror
-from spotelastic.controller.loop.cloud_reader import CloudReader
-from spotelastic.controller.loop.collaborators import Notifies, connect
+from spotelastic.controller.etcd.snapshots import Snapshots
+from spotelastic.controller.loop.leader_calls import Collaborators, LeaderCalls
 from spotelastic.controller.loop.leader_loop import LeaderLoop
 from spotelastic.controller.loop.leader_state import LeaderState
 from spotelastic.controller.model.config import ControllerConfig
 from spotelastic.errors import LeaseLost, Unavailable
 from spotelastic.metrics import controller as controller_metrics
 from spotelastic.metrics.catalogue import Sample
-from spotelastic.metrics.controller import ControllerFacts
 from spotelastic.metrics.job import PublishedFacts
 from spotelastic.metrics.scrape_server import MetricsServer
 from spotelastic.notifications.notifier import Notifier
@@ -37,9 +41,7 @@ logger = logging.getLogger(__name__)
 LEASE = 2.0
 """Seconds without a sign of life after which another controller leads."""
 HELPERS = ("session", "watch", "inbox", "publisher", "snapshots")
-"""Beginnings of the names of threads that a controller cannot do without: it would lead, and hear
-of nothing, or tell nothing.
-"""
+"""Beginnings of the names of threads without which it would hear of nothing, or tell nothing."""
 SENT_WITHIN = 10.0
 """Seconds that a controller which ends gives to notifications: of the end of its job, above all."""
 RETRY = 0.5
@@ -83,9 +85,8 @@ class Controller:
 
     def samples(self) -> list[tuple[str, list[Sample]]]:
         """Return what this controller knows, as samples. Any thread may ask."""
-        published = self._published
-        facts = ControllerFacts(published is not None, self._cloud.calls(), published)
-        return [(self._config.spec.cluster, list(controller_metrics.samples(facts)))]
+        known = controller_metrics.samples(self._cloud.calls(), self._published)
+        return [(self._config.spec.cluster, list(known))]
 
     def run(self) -> None:
         session = self._open_session()
@@ -184,18 +185,26 @@ def lead_with(
     wake: threading.Event,
     alive: Callable[[], bool],
     shows: Callable[[PublishedFacts], None] = lambda _facts: None,
-    notifier: Notifies | None = None,
+    notifier: Notifier | None = None,
 ) -> LeaderLoop:
     """Return the loop of a leader in this cloud.
 
     `alive` tells whether the leadership's lease is still held; `shows` is given what is published.
     """
-    state = LeaderState.first(config, cloud.provider.names, unbroken())
-    reader = CloudReader(config, cloud)
-    collaborators = connect(
-        config, cloud, store, leadership, wake, alive, shows, notifier or Notifier(cloud.receivers)
+    spec, pace = config.spec, config.pace
+    soon = config.policy.command_lifetime / 2  # or commands would be void
+    leads = EtcdLeader(spec.etcd, spec.etcd_members, config.tls)
+    collaborators = Collaborators(
+        executor=ControllerExecutor(cloud, store, leadership, spec.run, alive),
+        publisher=Publisher(cloud.objects, leads, alive, shows=shows),
+        events=Inbox(cloud.events, inbox.message, wake.set, pace=pace),
+        commands=Inbox(cloud.commands, inbox.order, wake.set, pace=pace, retry_at_most=soon),
+        snapshots=Snapshots(cloud.objects, spec.etcd, config.tls, pace.snapshots),
+        notifier=notifier or Notifier(cloud.receivers),
     )
-    return LeaderLoop(state, mirror, reader, collaborators, wake, config.pace)
+    state = LeaderState.first(config, cloud.provider.names, unbroken())
+    calls = LeaderCalls(config, cloud, mirror, collaborators)
+    return LeaderLoop(state, calls, collaborators, wake, pace)
 
 
 def run(config: ControllerConfig, cloud: Cloud) -> int:

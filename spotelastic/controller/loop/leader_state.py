@@ -1,11 +1,11 @@
 """What a leading controller knows and remembers between its turns, as one value (pure).
 
-`turn.py` alone changes it, by what its requests are answered.
+`turn.py` alone changes it, by what its calls return.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from statistics import mean
 
 from spotelastic.cloud.model import (
@@ -17,40 +17,30 @@ from spotelastic.cloud.model import (
     ZoneOffer,
 )
 from spotelastic.controller.accounting import rehearsals, training_pace, troubles, usage
-from spotelastic.controller.accounting.status import reached
+from spotelastic.controller.accounting.status import Account, reached
 from spotelastic.controller.accounting.usage import Bill
-from spotelastic.controller.decisions import capacity, short_lives
+from spotelastic.controller.decisions import capacity, housekeeping, short_lives
 from spotelastic.controller.decisions.housekeeping import BOOT, ClusterState, Examine, Postpone
 from spotelastic.controller.decisions.throttle import CloudThrottle, WarningRetry
 from spotelastic.controller.decisions.urgent import Membership, acted
-from spotelastic.controller.effects.publisher import Account
-from spotelastic.controller.etcd.etcd_mirror import Records
-from spotelastic.controller.loop.requests import (
-    AnyAction,
-    GroupsSeen,
-    Inputs,
-    InstancesSeen,
-    JobRead,
-    Performed,
-    Result,
-    TakenOver,
-)
 from spotelastic.controller.loop.wanted_job import WantedJob
 from spotelastic.controller.model.config import ControllerConfig
 from spotelastic.controller.model.observation import (
+    Action,
     Discard,
     Fate,
     Message,
     Observation,
+    PendingCommand,
+    Records,
     Remove,
     Replace,
     Tell,
     account,
 )
-from spotelastic.model.gpu import UNHEALTHY
-from spotelastic.model.job import ENDED
+from spotelastic.model.counting import HOUR
+from spotelastic.model.job import ENDED, JobSpec
 from spotelastic.model.progress import LEDGER, newest_committed
-from spotelastic.model.validity import Validity
 from spotelastic.notifications.due import NotificationFacts
 
 SHOWN_WITHIN = 60.0
@@ -58,8 +48,51 @@ SHOWN_WITHIN = 60.0
 _LAST: Mapping[str, int] = {"shutting-down": 1, "terminated": 2}
 """States that an instance never leaves for one before."""
 
+AnyAction = Action | housekeeping.Action
 Ended = Mapping[str, Replace | Remove]
 """What the groups were told to end, by instance."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What has come from outside by now: etcd's records, messages, commands and the time."""
+
+    now: float
+    """Seconds since the epoch, on a clock that nothing sets back."""
+    steady: float
+    """Seconds of a clock for pauses."""
+    chance: float
+    """A random number from 0 to 1, for back-off."""
+    records: Records = Records()
+    messages: tuple[Message, ...] = ()
+    """Messages that have not been deleted, the oldest first."""
+    handled: frozenset[str] = frozenset()
+    commands: tuple[PendingCommand, ...] = ()
+    answered: frozenset[str] = frozenset()
+    undelivered: tuple[str, ...] = ()
+    """Notifications that no receiver has taken yet: one line each."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobRead:
+    """What the bucket says of the job."""
+
+    stopping: bool
+    """Whether the cluster is to be taken down."""
+    spec: JobSpec | None
+    quotas: LaunchQuotas
+    """The quotas that its nodes count against."""
+
+
+@dataclass(frozen=True, slots=True)
+class TakenOver:
+    """The job, and what the leader before had published."""
+
+    job: JobRead
+    bill: Bill
+    billed_at: float
+    short_since: float | None
+    """Since when the leader before saw fewer nodes than the job needs."""
 
 
 def groups_now(groups: Mapping[str, WorkerGroup], ended: Ended) -> dict[str, WorkerGroup]:
@@ -102,14 +135,11 @@ class CloudView:
     job: WantedJob
     quotas: LaunchQuotas = LaunchQuotas()
     groups: Mapping[str, WorkerGroup] = field(default_factory=dict)
-    """The worker groups, by name."""
     instances: Mapping[str, Instance] = field(default_factory=dict)
-    """The cluster's instances, by id."""
     bill: Bill = field(default_factory=dict)
     """What each instance has cost so far."""
     billed_at: float = 0.0
     prices_of: str = ""
-    """The date of the on-demand prices."""
     subnets: tuple[str, ...] = ()
     """The subnets whose zones were looked up."""
     zones: tuple[ZoneOffer, ...] = ()
@@ -154,7 +184,6 @@ class LeaderState:
     fates: Mapping[Fate, int] = field(default_factory=dict)
     """Number of deleted messages, by what was done about them."""
     reason: str = ""
-    """The reason of the last decision."""
 
     @classmethod
     def first(cls, config: ControllerConfig, names: GroupNames, now: float) -> "LeaderState":
@@ -170,30 +199,26 @@ class LeaderState:
 
     # -- what changes it -------------------------------------------------------------------------
 
-    def answered(self, result: Result, now: float) -> "LeaderState":
-        """Return the state after a request was answered, at `now`."""
-        view = self.view
-        match result:
-            case TakenOver(job, bill, billed_at, short_since):
-                known = replace(self._job_read(job, now), taken_over=True, short_since=short_since)
-                return replace(known, view=replace(known.view, bill=bill, billed_at=billed_at))
-            case JobRead():
-                return self._job_read(result, now)
-            case GroupsSeen(groups):
-                view = replace(view, groups=groups_now(groups, self.ended))
-            case InstancesSeen(instances, bill, date):
-                there = instances_now(view.instances, instances, now)
-                view = replace(view, instances=there, bill=bill, billed_at=now, prices_of=date)
-            case Performed(done):
-                return self._performed(done)
-        return replace(self, view=view)
+    def took_over(self, found: TakenOver, now: float) -> "LeaderState":
+        known = self.job_read(found.job, now)
+        view = replace(known.view, bill=found.bill, billed_at=found.billed_at)
+        return replace(known, view=view, taken_over=True, short_since=found.short_since)
 
-    def _job_read(self, read: JobRead, now: float) -> "LeaderState":
+    def job_read(self, read: JobRead, now: float) -> "LeaderState":
         wanted = self.view.job.read(read.stopping, read.spec, now)
         return replace(self, view=replace(self.view, job=wanted, quotas=read.quotas))
 
-    def _performed(self, done: Iterable[AnyAction]) -> "LeaderState":
-        done = tuple(done)
+    def groups_seen(self, groups: Mapping[str, WorkerGroup]) -> "LeaderState":
+        return replace(self, view=replace(self.view, groups=groups_now(groups, self.ended)))
+
+    def instances_seen(
+        self, found: Mapping[str, Instance], bill: Bill, prices_of: str, now: float
+    ) -> "LeaderState":
+        there = instances_now(self.view.instances, found, now)
+        view = replace(self.view, instances=there, bill=bill, billed_at=now, prices_of=prices_of)
+        return replace(self, view=view)
+
+    def performed(self, done: Sequence[AnyAction]) -> "LeaderState":
         told = {account(action.event) for action in done if isinstance(action, Tell)}
         examined = {action.machine.id for action in done if isinstance(action, Examine)}
         postponed = [action.until for action in done if isinstance(action, Postpone)]
@@ -210,13 +235,11 @@ class LeaderState:
             fates=dict(fates),
         )
 
-    def zones_named(self, subnets: tuple[str, ...], zones: tuple[ZoneOffer, ...]) -> "LeaderState":
-        return replace(self, view=replace(self.view, subnets=subnets, zones=zones))
-
     def counted(self, records: Records, now: float) -> "LeaderState":
         """Return the state after the nodes have been counted, and what they have sent."""
         view, told = self.view, records.progress.values()
-        bill = usage.with_traffic(view.bill, told, _training(records))
+        training = records.of_round.keys() & records.nodes.keys()
+        bill = usage.with_traffic(view.bill, told, training)
         known = replace(self, view=replace(view, bill=bill))
         ended = records.job is not None and records.job.state in ENDED
         if ended or len(records.nodes) >= self.view.job.settings.min_nodes:
@@ -236,41 +259,23 @@ class LeaderState:
         group = view.groups.get(self.names.spot)
         begun = bool(records.nodes or records.left or records.round)
         waits = capacity.held_back(job.settings, begun=begun)
+        known = {each.name: getattr(records, each.name) for each in fields(records)}
         return Observation(
+            **(known | {"told": records.told | self.told}),
             desired=1 if waits else job.settings.max_nodes,
             least=1 if waits else job.settings.min_nodes,
-            settings=records.settings,
             wanted=job.settings,
-            types=job.types,
+            types=job.spec.instance_types,
             quotas=view.quotas,
             control_groups=self.names.control,
             since=self.since,
-            job=records.job,
-            ending=records.ending,
             group=group,
             on_demand=view.groups.get(self.names.on_demand),
             short_since=self.short_since,
-            failed=records.failed,
             zones=view.zones if view.subnets and view.subnets == self.to_name else (),
-            moved_at=records.moved_at,
-            zones_left=records.zones_left,
-            short_lives=records.short_lives,
             committed=newest_committed(records.progress.values()),
-            given_back_at=records.given_back_at,
             machines=view.instances,
-            nodes=records.nodes,
             slots={m.node: m.slot for m in records.round.members} if records.round else {},
-            left=records.left,
-            lost=records.lost,
-            joined=records.joined,
-            preparing=records.preparing,
-            drains=records.drains,
-            slow=records.slow,
-            slow_replaced=records.slow_replaced,
-            scheduled=records.scheduled,
-            told=records.told | self.told,
-            sick=tuple(event for event in records.events if event.kind == UNHEALTHY),
-            failures=tuple(event for event in records.events if event.kind == "failure"),
             messages=messages,
             handled=inputs.handled,
             answered=inputs.answered,
@@ -292,7 +297,7 @@ class LeaderState:
         members = [member.node for each in rounds for member in each.members]
         settings = records.settings or self.view.job.settings
         began = records.job.at if records.job is not None else 0.0
-        boots = [event for event in records.events if event.kind == BOOT]
+        boots = records.told_of(BOOT)
         return ClusterState(
             minimum=settings.min_nodes,
             switch_at=self.switch_at,
@@ -309,7 +314,7 @@ class LeaderState:
         job, round_ = self.view.job, records.round
         money = usage.money(self.view.bill.values(), now)
         return NotificationFacts(
-            cluster=job.spec.cluster if job.spec is not None else "",
+            cluster=job.spec.cluster,
             job=records.job,
             round=round_,
             trained=round_ is not None and round_.phase == "started",
@@ -323,12 +328,12 @@ class LeaderState:
             capacity=job.policy.capacity,
             rehearsal=rehearsals.telling(records.events),
             proof=rehearsals.proof(records.events),
-            validity=job.spec.validity if job.spec is not None else Validity(),
+            validity=job.spec.validity,
             troubles=troubles.lasting(records.events),
             linger=job.upkeep.linger,
-            digest=job.spec.digest if job.spec is not None else "",
+            digest=job.spec.digest,
             pace=training_pace.pace(records.points),
-            ledger=[event for event in records.events if event.kind == LEDGER],
+            ledger=records.told_of(LEDGER),
         )
 
     def account(self, records: Records, now: float, undelivered: tuple[str, ...] = ()) -> Account:
@@ -351,15 +356,6 @@ class LeaderState:
         )
 
 
-def _training(records: Records) -> frozenset[str]:
-    """Return the nodes that train now, as they have told."""
-    round_, told = records.round, records.progress
-    if round_ is None or round_.phase != "started":
-        return frozenset()
-    members = {member.node for member in round_.members} & records.nodes.keys() & told.keys()
-    return frozenset(node for node in members if told[node].round == round_.number)
-
-
 def _exchanged(records: Records) -> float:
     """Return the GB an hour that each node sends to others, also while they pause.
 
@@ -367,4 +363,4 @@ def _exchanged(records: Records) -> float:
     """
     told = (records.progress.get(node) for node in records.nodes)
     measured = [each.sending for each in told if each is not None and each.sending]
-    return mean(measured or [0]) * usage.HOUR / usage.GB
+    return mean(measured or [0]) * HOUR / usage.GB

@@ -1,120 +1,97 @@
-"""One turn of a leading controller, without effects.
+"""One turn of a leading controller. What it does to the outside, `leader_calls.py` does.
 
     something happened -> observe the cloud where it may have changed -> decide -> act -> publish
 
-A turn is a generator. It yields requests, and each is answered with the result and with what has
-come from outside meanwhile. So a warning that comes during a slow call is answered before the next
-one. All changes are in the turn's state, which is a value: the next turn begins with it.
+After each call it is seen what has come from outside meanwhile. So a warning that comes during a
+slow call is answered before the next one. All changes are in the turn's state, which is a value:
+the next turn begins with it.
 """
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 from spotelastic.controller.accounting import restores
 from spotelastic.controller.decisions import health, housekeeping, zone_packing
 from spotelastic.controller.decisions.decide import decide, ends, settled, urgent
 from spotelastic.controller.decisions.housekeeping import Postpone, Teardown
-from spotelastic.controller.decisions.urgent import Membership, warned
-from spotelastic.controller.etcd.etcd_mirror import Records
-from spotelastic.controller.loop.leader_state import LeaderState
-from spotelastic.controller.loop.requests import (
-    AnyAction,
-    Failed,
-    Inputs,
-    LogLine,
-    LookAtGroups,
-    LookAtInstances,
-    LookAtJob,
-    NameZones,
-    NodePrices,
-    Notify,
-    OfferZones,
-    Perform,
-    Performed,
-    PriceNodes,
-    Publish,
-    Published,
-    Request,
-    Result,
-    StepAnswer,
-    TakeOver,
-    ZonesFound,
-)
+from spotelastic.controller.decisions.urgent import membership, warned
+from spotelastic.controller.loop.leader_calls import LeaderCalls
+from spotelastic.controller.loop.leader_state import AnyAction, LeaderState
 from spotelastic.controller.model.config import LoopPace
 from spotelastic.controller.model.observation import (
     Discard,
     Message,
     Observation,
     PendingCommand,
+    Records,
     Remove,
     Replace,
     Tell,
     account,
 )
+from spotelastic.errors import EnvironmentFailure, Unavailable
 from spotelastic.notifications.due import TOLD, due, record, told_before
 
+P = ParamSpec("P")
 T = TypeVar("T")
-Steps = Generator[Request, StepAnswer, T]
-
-
-class CallFailed(Exception):
-    """A call failed without which nothing can be decided. The turn ends."""
+FAILED = Unavailable, EnvironmentFailure
 
 
 class Turn:
     """One turn. After each step, `state` is what the leader knows by then."""
 
-    def __init__(self, state: LeaderState, inputs: Inputs, pace: LoopPace) -> None:
+    def __init__(self, state: LeaderState, calls: LeaderCalls, pace: LoopPace) -> None:
         self.state = state
-        self._inputs = inputs
+        self._calls = calls
+        self._inputs = calls.inputs()
         self._pace = pace
 
-    def run(self) -> Steps[float]:
+    def run(self) -> float:
         """Take the turn. Returns the most seconds until the next one."""
         try:
             if not self.state.taken_over:
                 if (rest := self._resting(self._inputs.records)) > 0.0:
                     return rest
-                yield from self._look(TakeOver())
-            return (yield from self._lead())
-        except CallFailed as failure:
-            yield from self._ask(LogLine(str(failure), failure=True))
+                self._look(self._take_over)
+            return self._lead()
+        except FAILED as failure:
+            self._calls.complain(str(failure))
         if not self.state.taken_over:
-            yield from self._hold_off()
+            self._hold_off()
         return self._pace.busy
 
-    def _lead(self) -> Steps[float]:
+    def _lead(self) -> float:
         """Observe, decide, act and publish."""
         self.state = replace(self.state, warnings=self.state.warnings.turn())
-        yield from self._answer_warnings()
+        self._answer_warnings()
         records = self._inputs.records
         self.state = self.state.counted(records, self._inputs.now)
         if (rest := self._resting(records)) > 0.0:
-            yield from self._go_without_cloud(records)
+            self._go_without_cloud(records)
             return max(0.0, min(rest, self.state.warnings.again_at - self._inputs.steady))
-        observation, now = (yield from self._observe(records)), self._inputs.now
+        observation, now = self._observe(records), self._inputs.now
         job = self.state.view.job
         kept = housekeeping.upkeep(observation, self.state.cluster_state(records), now, job.upkeep)
         if any(isinstance(action, Teardown) for action in kept.actions):
             # Who watches waits for the job's end, and this process goes with the cluster.
-            yield from self._publish(records, last=True)
-        failed = _failed(kept.actions, (yield from self._perform(kept.actions)))
+            self._publish(records, last=True)
+        failed = _failed(kept.actions, self._perform(kept.actions))
         observation = replace(observation, desired=kept.desired, hopeless=kept.hopeless)
         decision = decide(observation, now, job.policy)
         if decision.reason != self.state.reason:
-            yield from self._ask(LogLine(decision.reason))
+            self._calls.log(decision.reason)
             self.state = replace(self.state, reason=decision.reason)
-        done = yield from self._perform(decision.actions)
+        done = self._perform(decision.actions)
         failed += _failed(decision.actions, done)
         self._schedule_look(done, failed, idle=lambda: settled(observation, now, job.policy))
-        yield from self._publish(records)
+        self._publish(records)
         moments = [at for at in (decision.wake_at, kept.wake_at) if at is not None]
         until_wake = min(moments, default=float("inf")) - now
         next_call = min(self.state.looks.due_at, self.state.warnings.again_at)
         return max(0.0, min(next_call - self._inputs.steady, until_wake))
 
-    def _go_without_cloud(self, records: Records) -> Steps[None]:
+    def _go_without_cloud(self, records: Records) -> None:
         """Publish, and end a job that has reached a limit.
 
         Both hold without the cloud's answer.
@@ -123,91 +100,97 @@ class Turn:
             return
         observation = self.state.observation(self._inputs, records, ())
         policy = self.state.view.job.policy
-        yield from self._perform(ends(observation, self._inputs.now, policy))
-        yield from self._publish(records)
+        self._perform(ends(observation, self._inputs.now, policy))
+        self._publish(records)
 
-    def _hold_off(self) -> Steps[None]:
+    def _hold_off(self) -> None:
         """Postpone the dead man's switch while the job cannot be read: S3 may be away for long."""
         now, upkeep = self._inputs.now, self.state.view.job.upkeep
         cluster = self.state.cluster_state(self._inputs.records)
         if now < housekeeping.postpone_at(cluster, upkeep):
             return
         try:
-            yield from self._ask(LookAtGroups())
+            self._look_at_groups()
             if self.state.view.groups:
-                yield from self._perform([Postpone(now + upkeep.unattended)])
-        except CallFailed as failure:
-            yield from self._ask(LogLine(str(failure), failure=True))
+                self._perform([Postpone(now + upkeep.unattended)])
+        except FAILED as failure:
+            self._calls.complain(str(failure))
 
     # -- observing -------------------------------------------------------------------------------
 
-    def _observe(self, records: Records) -> Steps[Observation]:
+    def _observe(self, records: Records) -> Observation:
         """Return the next observation.
 
         The cloud is asked again when it or etcd reports a change, and from time to time. What a
         message tells was so before it came; messages that come meanwhile wait for the next look.
         """
-        before, membership = self._inputs, Membership.of(records)
+        before, known = self._inputs, membership(records)
         looks = replace(self.state.looks, received=_news(before.messages, before.commands))
         due = before.steady >= looks.due_at
         self.state = replace(self.state, looks=looks)
-        if before.messages or before.commands or membership != looks.membership or due:
+        if before.messages or before.commands or known != looks.membership or due:
             # It stays due until it has come to its end.
-            looks = replace(looks, membership=membership, due_at=0.0)
+            looks = replace(looks, membership=known, due_at=0.0)
             self.state = replace(self.state, looks=looks)
-            yield from self._look_at_all()
-        yield from self._name_zones()
+            self._look_at_all()
+        self._name_zones()
         # Those that were answered meanwhile are gone; a receipt may be another one by now.
         events = {message.event for message in before.messages}
         messages = tuple(each for each in self._inputs.messages if each.event in events)
         observation = self.state.observation(self._inputs, records, messages)
         observation = replace(observation, orders=before.commands)
-        observation = yield from self._priced(observation)
-        return (yield from self._offered(observation))
+        observation = self._priced(observation)
+        return self._offered(observation)
 
-    def _look_at_all(self) -> Steps[None]:
+    def _look_at_all(self) -> None:
         """Look at the cloud part by part.
 
         So a warning that comes meanwhile does not wait for the rest.
         """
-
-        def instances() -> Request:
-            view = self.state.view
-            paid = view.job.policy.capacity.paid
-            return LookAtInstances(view.bill, view.billed_at, view.job.nat_gateways, paid)
-
-        parts: tuple[Callable[[], Request], ...] = (
-            # A command is not carried out on what was so before it.
-            lambda: LookAtJob(self.state.view.job.types, required=self._is_asked()),
-            LookAtGroups,
-            instances,
-        )
-        for part in parts:
-            yield from self._look(part())
-            yield from self._answer_warnings()
+        for part in (self._look_at_job, self._look_at_groups, self._look_at_instances):
+            self._look(part)
+            self._answer_warnings()
         now = self._inputs.steady
         looks = replace(self.state.looks, looked_at=now, due_at=now + self._pace.busy)
         self.state = replace(self.state, throttle=self.state.throttle.looked(), looks=looks)
 
-    def _look(self, request: Request) -> Steps[None]:
+    def _look(self, look: Callable[[], None]) -> None:
         """Ask what must be answered before anything can be decided, and back off if it is not."""
         try:
-            yield from self._ask(request)
-        except CallFailed:
-            now, chance = self._inputs.steady, self._inputs.chance
-            throttle = self.state.throttle.look_failed(now, chance)
+            look()
+        except FAILED:
+            throttle = self.state.throttle.look_failed(self._inputs.steady, self._inputs.chance)
             self.state = replace(self.state, throttle=throttle)
             raise
 
-    def _name_zones(self) -> Steps[None]:
+    def _take_over(self) -> None:
+        found = self._call(self._calls.take_over)
+        self.state = self.state.took_over(found, self._inputs.now)
+
+    def _look_at_job(self) -> None:
+        types = self.state.view.job.spec.instance_types
+        # A command is not carried out on what was so before it.
+        read = self._call(self._calls.job, types, required=self._is_asked())
+        if read is not None:
+            self.state = self.state.job_read(read, self._inputs.now)
+
+    def _look_at_groups(self) -> None:
+        self.state = self.state.groups_seen(self._call(self._calls.groups))
+
+    def _look_at_instances(self) -> None:
+        found = self._call(self._calls.instances, self.state.view)
+        self.state = self.state.instances_seen(*found, self._inputs.now)
+
+    def _name_zones(self) -> None:
         subnets = self.state.to_name
         if subnets == self.state.view.subnets:
             return
-        result = yield from self._ask(NameZones(subnets))
-        if isinstance(result, ZonesFound):
-            self.state = self.state.zones_named(subnets, result.zones)
+        zones = self._call(self._calls.zones, subnets)
+        if zones is not None:
+            view = replace(self.state.view, subnets=subnets, zones=zones)
+            self.state = replace(self.state, view=view)
 
-    def _priced(self, observation: Observation) -> Steps[Observation]:
+    def _priced(self, observation: Observation) -> Observation:
         """Return the observation with what one more node costs, where a limit asks for that."""
         view = self.state.view
         capacity = view.job.policy.capacity
@@ -215,33 +198,25 @@ class Turn:
             return observation
         zones = {instance.zone for instance in view.instances.values() if instance.zone}
         zones = zones if observation.home is None else {observation.home.name}
-        result = yield from self._ask(PriceNodes(view.job.types, frozenset(zones)))
-        if not isinstance(result, NodePrices):
-            return observation
+        spot, on_demand = self._call(self._calls.prices, observation.types, zones)
         fits = 0 < capacity.reserved == capacity.steady
         free = fits and len(capacity.paid) == len(capacity.reservations)
-        on_demand = 0.0 if free else result.on_demand
-        money = replace(observation.money, spot=result.spot, on_demand=on_demand)
+        money = replace(observation.money, spot=spot, on_demand=0.0 if free else on_demand)
         return replace(observation, money=money)
 
-    def _offered(self, observation: Observation) -> Steps[Observation]:
+    def _offered(self, seen: Observation) -> Observation:
         """Return the observation with what zones offer, where one of them is to be chosen."""
-        job = self.state.view.job
-        if not zone_packing.undecided(observation, self._inputs.now, job.policy):
-            return observation
-        result = yield from self._ask(OfferZones(observation.zones, job.types, observation.desired))
-        return (
-            replace(observation, zones=result.zones)
-            if isinstance(result, ZonesFound)
-            else observation
-        )
+        if not zone_packing.undecided(seen, self._inputs.now, self.state.view.job.policy):
+            return seen
+        offers = self._call(self._calls.offers, seen.zones, seen.types, seen.desired)
+        return replace(seen, zones=offers or seen.zones)
 
     # -- what cannot wait, and what has to -------------------------------------------------------
 
-    def _answer_warnings(self) -> Steps[None]:
+    def _answer_warnings(self) -> None:
         """Replace warned nodes without looking at the rest of the cloud, once a turn each."""
         while nodes := self._nodes_to_replace():
-            yield from self._replace_warned(nodes)
+            self._replace_warned(nodes)
 
     def _nodes_to_replace(self) -> frozenset[str]:
         """Return the nodes under notice that this turn has not tried to replace yet.
@@ -255,13 +230,13 @@ class Turn:
         self.state = replace(self.state, warnings=warnings)
         return warnings.due(told, inputs.steady)
 
-    def _replace_warned(self, nodes: frozenset[str]) -> Steps[None]:
+    def _replace_warned(self, nodes: frozenset[str]) -> None:
         inputs = self._inputs
         messages = tuple(message for message in inputs.messages if message.warns in nodes)
         self.state = self.state.counted(inputs.records, inputs.now)
         observation = self.state.observation(inputs, inputs.records, messages)
         actions = urgent(observation, nodes, inputs.now, self.state.view.job.policy)
-        done = yield from self._perform(actions)
+        done = self._perform(actions)
         failed = _failed(actions, done)
         missed = [each.instance for each in failed if isinstance(each, Replace | Remove)]
         now, chance = self._inputs.steady, self._inputs.chance
@@ -283,7 +258,7 @@ class Turn:
     def _has_news(self, records: Records) -> bool:
         come = _news(self._inputs.messages, self._inputs.commands)
         looks = self.state.looks
-        return Membership.of(records) != looks.membership or not come <= looks.received
+        return membership(records) != looks.membership or not come <= looks.received
 
     def _presses(self, records: Records) -> bool:
         """Whether a command waits for its answer, or a node unknown to the cloud is warned.
@@ -302,14 +277,15 @@ class Turn:
 
     # -- acting and publishing -------------------------------------------------------------------
 
-    def _perform(self, actions: Sequence[AnyAction]) -> Steps[tuple[AnyAction, ...]]:
+    def _perform(self, actions: Sequence[AnyAction]) -> tuple[AnyAction, ...]:
         """Perform the actions. Returns those that succeeded."""
         if not actions:
             return ()
-        result = yield from self._ask(Perform(tuple(actions)))
-        return result.done if isinstance(result, Performed) else ()
+        done = self._call(self._calls.perform, actions)
+        self.state = self.state.performed(done)
+        return done
 
-    def _publish(self, records: Records, *, last: bool = False) -> Steps[None]:
+    def _publish(self, records: Records, *, last: bool = False) -> None:
         """Publish what is known, and put new interruptions of the report on record.
 
         The last time this waits until it is published.
@@ -317,33 +293,31 @@ class Turn:
         What people are told of it is on its way before: who sees the job's end may take the cluster
         down at once.
         """
-        yield from self._notify(records)
+        self._notify(records)
         account_now = self.state.account(records, self._inputs.now, self._inputs.undelivered)
-        result = yield from self._ask(Publish(account_now, last))
-        if isinstance(result, Published):
-            known = records.told | self.state.told
-            entries = (*result.entries, *restores.entry(records, self._inputs.now))
-            new = [event for event in entries if account(event) not in known]
-            yield from self._perform([Tell(event) for event in new])
+        entries = self._call(self._calls.publish, account_now, last=last)
+        known = records.told | self.state.told
+        entries = (*entries, *restores.entry(records, self._inputs.now))
+        self._perform([Tell(event) for event in entries if account(event) not in known])
 
-    def _notify(self, records: Records) -> Steps[None]:
+    def _notify(self, records: Records) -> None:
         """Put on record what is due to be told, and have it sent.
 
         Must never happen: that something is sent which is not on record, since the next leader
         would send it again.
         """
         spec, now = self.state.view.job.spec, self._inputs.now
-        if spec is None or not spec.notify:
+        if not spec.notify:
             return
         before = told_before(records.events) | {
             id: now for kind, _, id in self.state.told if kind == TOLD
         }
         facts = self.state.notification_facts(records, now)
         new = [(Tell(record(each, now)), each) for each in due(facts, before, now)]
-        done = yield from self._perform([tell for tell, _ in new])
+        done = self._perform([tell for tell, _ in new])
         recorded = tuple(each for tell, each in new if tell in done)
         if recorded:
-            yield from self._ask(Notify(spec.notify, recorded))
+            self._call(self._calls.notify, spec.notify, recorded)
 
     def _schedule_look(
         self, done: Iterable[object], failed: Sequence[object], idle: Callable[[], bool]
@@ -362,14 +336,12 @@ class Turn:
             throttle = throttle.acted()
         self.state = replace(self.state, looks=looks, throttle=throttle)
 
-    def _ask(self, request: Request) -> Steps[Result]:
-        """Yield the request, and take in its answer. Raises `CallFailed`."""
-        answer = yield request
-        self._inputs = answer.inputs
-        if isinstance(answer.result, Failed):
-            raise CallFailed(answer.result.error)
-        self.state = self.state.answered(answer.result, answer.inputs.now)
-        return answer.result
+    def _call(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Make a call, and see what has come meanwhile."""
+        try:
+            return call(*args, **kwargs)
+        finally:
+            self._inputs = self._calls.inputs()
 
 
 def _failed(actions: Iterable[AnyAction], done: Sequence[AnyAction]) -> list[AnyAction]:

@@ -24,7 +24,6 @@ class LoopPace:
     retry: float = 1.0
     """Pause after a request for messages that failed; it doubles with each failure in a row."""
     snapshots: float = 600.0
-    """Time between two snapshots of etcd."""
 
 
 @dataclass(frozen=True, slots=True)

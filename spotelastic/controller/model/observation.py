@@ -1,6 +1,6 @@
 """Dataclasses of the controller: the observation that it decides from, and its possible actions."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -8,10 +8,12 @@ from spotelastic.cloud.events import CloudEvent, SpotWarning
 from spotelastic.cloud.model import GroupMember, Instance, LaunchQuotas, WorkerGroup, ZoneOffer
 from spotelastic.controller.model.short_lives import ShortLives
 from spotelastic.model.job import ENDED, Capacity, Ending, Job, Settings
+from spotelastic.model.measured import Series
 from spotelastic.model.node import Node
 from spotelastic.model.notice import Drain, Notice
-from spotelastic.model.progress import Event, SlowNode
+from spotelastic.model.progress import Event, Point, Progress, SlowNode
 from spotelastic.model.requests.command import LIFETIME, Answer, Command
+from spotelastic.model.round import Round, RoundRecord
 
 Fate = Literal["handled", "duplicate", "foreign", "unknown", "malformed"]
 
@@ -82,9 +84,7 @@ class SlowReplacement:
 
 
 Pool = tuple[str, str]
-"""Where launches succeed or fail together: (group, zone), with an empty zone for all of a group's
-zones.
-"""
+"""Where launches succeed or fail together: (group, zone); without a zone: in all of a group's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,27 +141,91 @@ class ControllerPolicy:
     """Time within which no second node of a group rank is replaced for that: if its successor is
     slow, too, the script gives that rank more work than others, or the data does."""
     replaces_ahead: float = 3600.0
-    """Time before a scheduled end from when on its node is replaced, while nothing else is
-    missing.
-    """
+    """Time before a scheduled end from when on its node is replaced, if nothing is missing."""
     command_lifetime: float = LIFETIME
     """Time for which a command may be carried out; its sender then says that no answer came."""
     capacity: Capacity = Capacity()
 
 
-@dataclass(frozen=True, slots=True)
-class Observation:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recalled:
+    """What follows from the events on record, whoever leads (`Remembered`)."""
+
+    told: Set[tuple[str, str, str]] = frozenset()
+    """Events on record, each as `account` identifies it."""
+    failed: Mapping[Pool, LaunchFailures] = field(default_factory=dict)
+    """Failed launches in a row."""
+    moved_at: int = 0
+    """The newest commit when another zone was chosen, or when nodes last moved there."""
+    zones_left: Mapping[str, float] = field(default_factory=dict)
+    """When each zone was last left for another."""
+    short_lives: Mapping[str, ShortLives] = field(default_factory=dict)
+    """Zones in which nodes were taken soon after their launch."""
+    given_back_at: int = 0
+    """The newest commit when an on-demand node was last given back."""
+    slow_replaced: tuple[SlowReplacement, ...] = ()
+    preparing: Mapping[str, float] = field(default_factory=dict)
+    """When each node last reported that it builds its environment, or sets itself up."""
+    scheduled: Mapping[str, Notice] = field(default_factory=dict)
+    """What was announced for each node, of several the next."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Records(Recalled):
+    """The run's records in etcd at one moment."""
+
+    job: Job | None = None
+    ending: Ending | None = None
+    """The requested end of the job, for which the nodes are saving."""
+    settings: Settings | None = None
+    """The settings that the nodes have; None before the first node."""
+    round: Round | None = None
+    leader: str = ""
+    """The instance whose controller leads; empty while none does."""
+    controllers: frozenset[str] = frozenset()
+    nodes: Mapping[str, Node] = field(default_factory=dict)
+    """The nodes that are registered now."""
+    left: Mapping[str, DepartedNode] = field(default_factory=dict)
+    """Nodes that were registered and no longer are."""
+    lost: Mapping[str, DepartedNode] = field(default_factory=dict)
+    """How nodes have left last that had no notice. They may be back, and their loss untold."""
+    joined: Mapping[str, int] = field(default_factory=dict)
+    """Store revision of each node's registration."""
+    drains: Mapping[str, Drain] = field(default_factory=dict)
+    progress: Mapping[str, Progress] = field(default_factory=dict)
+    """The last report of every node, including nodes that have left."""
+    history: tuple[RoundRecord, ...] = ()
+    events: tuple[Event, ...] = ()
+    slow: Mapping[str, SlowNode] = field(default_factory=dict)
+    """Nodes that keep the others waiting."""
+    points: tuple[Point, ...] = ()
+    measured: Mapping[str, Series] = field(default_factory=dict)
+    """What the script logs, and how busy GPUs are, over the run's time."""
+    unreadable: Mapping[str, str] = field(default_factory=dict)
+    """Keys of the run whose values this version cannot read, and why."""
+
+    def told_of(self, kind: str) -> tuple[Event, ...]:
+        """Return the events of this kind."""
+        return tuple(event for event in self.events if event.kind == kind)
+
+    @property
+    def of_round(self) -> Mapping[str, Progress]:
+        """What each member of the round that has started reports of it."""
+        round_ = self.round
+        if round_ is None or round_.phase != "started":
+            return {}
+        told = {each.node: self.progress.get(each.node) for each in round_.members}
+        return {node: it for node, it in told.items() if it and it.round == round_.number}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation(Records):
     """What the controller observed at one moment, and decides from."""
 
     desired: int
     """Number of worker nodes that the job should have while it runs."""
     since: float
     """When this controller began to watch. It cannot miss what was gone before."""
-    job: Job | None = None
-    ending: Ending | None = None
-    """The requested end of the job, for which the nodes are saving."""
-    settings: Settings | None = None
-    """The settings that the nodes have; None before the first node."""
     types: tuple[str, ...] = ()
     """Instance types of the workers."""
     quotas: LaunchQuotas = LaunchQuotas()
@@ -179,53 +243,33 @@ class Observation:
     """Whether boots have failed one after the other, so that a node launched now would fail too."""
     short_since: float | None = None
     """Since when fewer than `least` nodes are registered; None: there are enough."""
-    failed: Mapping[Pool, LaunchFailures] = field(default_factory=dict)
     zones: tuple[ZoneOffer, ...] = ()
     """The zones to choose from, if nodes are to be packed into one; else empty."""
-    moved_at: int = 0
-    """The newest commit when another zone was chosen, or when nodes last moved there."""
-    zones_left: Mapping[str, float] = field(default_factory=dict)
-    """When each zone was last left for another."""
-    short_lives: Mapping[str, ShortLives] = field(default_factory=dict)
-    """Zones in which nodes were taken soon after their launch."""
     money: Money = Money()
     exchanged: float = 0.0
     """GB an hour that each node of the round sends to others; 0: not measured."""
     committed: int = 0
     """The newest step in the object store."""
-    given_back_at: int = 0
-    """The newest commit when an on-demand node was last given back."""
     machines: Mapping[str, Instance] = field(default_factory=dict)
-    nodes: Mapping[str, Node] = field(default_factory=dict)
-    """The nodes that are registered now."""
     slots: Mapping[str, int] = field(default_factory=dict)
     """Group ranks of the nodes that train. A smaller round leaves out the highest."""
-    left: Mapping[str, DepartedNode] = field(default_factory=dict)
-    lost: Mapping[str, DepartedNode] = field(default_factory=dict)
-    """How nodes have left last that had no notice. They may be back, and their loss untold."""
-    joined: Mapping[str, int] = field(default_factory=dict)
-    """Store revision of each node's registration."""
-    """Nodes that were registered and no longer are."""
-    preparing: Mapping[str, float] = field(default_factory=dict)
-    """When each node last reported that it builds its environment, or sets itself up."""
-    drains: Mapping[str, Drain] = field(default_factory=dict)
-    slow: Mapping[str, SlowNode] = field(default_factory=dict)
-    """Nodes that keep the others waiting."""
-    slow_replaced: tuple[SlowReplacement, ...] = ()
-    scheduled: Mapping[str, Notice] = field(default_factory=dict)
-    """What was announced for each node, of several the next."""
-    told: frozenset[tuple[str, str, str]] = frozenset()
-    """Events on record, each as `account` identifies it."""
-    sick: tuple[Event, ...] = ()
-    """Events of nodes that left, or did not join, for their health."""
-    failures: tuple[Event, ...] = ()
-    """Events of workers that failed."""
     messages: tuple[Message, ...] = ()
     handled: frozenset[str] = frozenset()
     """Ids of the cloud's events that were dealt with before."""
     orders: tuple[PendingCommand, ...] = ()
     answered: frozenset[str] = frozenset()
     """Ids of commands that were answered before."""
+
+    def tell_once(
+        self, event: Event, after: tuple["Action", ...] = (), cause: str = ""
+    ) -> tuple["Tell", ...]:
+        """Return what puts an event on record; nothing if it is there."""
+        return () if account(event) in self.told else (Tell(event, after, cause=cause),)
+
+    @property
+    def life(self) -> float:
+        """When the present life of the job began; 0: none has."""
+        return self.job.at if self.job is not None else 0.0
 
     @property
     def ended(self) -> bool:
@@ -253,9 +297,21 @@ class Observation:
         """Return the pool that the group launches in now."""
         return group.name, "" if self.home is None else self.home.name
 
+    @property
+    def members(self) -> tuple[GroupMember, ...]:
+        return tuple(member for group in self.groups for member in group.members)
+
+    @property
+    def staying(self) -> list[str]:
+        """The members that are not leaving."""
+        return [member.instance for member in self.members if not member.leaving]
+
+    def group_of(self, instance: str) -> WorkerGroup | None:
+        return next((each for each in self.groups if each.member(instance)), None)
+
     def member(self, instance: str) -> GroupMember | None:
-        found = (group.member(instance) for group in self.groups)
-        return next((member for member in found if member is not None), None)
+        group = self.group_of(instance)
+        return None if group is None else group.member(instance)
 
     def warning(self, instance: str) -> str:
         """Return the id of the message that warns of the instance; empty for none.
@@ -285,152 +341,143 @@ class Observation:
 # -- what is done --------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CausedAction:
+    """An action."""
+
+    cause: str = ""
+    """The id of the message that caused it; empty: none did."""
+
+
 @dataclass(frozen=True, slots=True)
-class DrainNode:
+class DrainNode(CausedAction):
     """Make the node leave."""
 
     drain: Drain
-    cause: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Replace:
+class Replace(CausedAction):
     """End an instance of a group, which replaces it if its size says so."""
 
     instance: str
     reason: str
-    cause: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Remove:
+class Remove(CausedAction):
     """End an instance of a group, and shrink the group by it."""
 
     instance: str
     reason: str
-    cause: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class CompleteDrain:
+class CompleteDrain(CausedAction):
     """Tell the group not to wait for this terminating instance any longer."""
 
     instance: str
     group: str
-    cause: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class EndMachine:
+class EndMachine(CausedAction):
     """End an instance that no group accounts for."""
 
     instance: str
     reason: str
-    cause: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Forget:
+class Forget(CausedAction):
     """Drop the registration of a node whose instance is gone, before its lease runs out."""
 
     node: Node
-    cause: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class SetDesired:
+class SetDesired(CausedAction):
     group: str
     size: int
     reason: str
-    cause: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class SetSubnets:
+class SetSubnets(CausedAction):
     """Let the group launch in these subnets. Instances in others stay."""
 
     group: str
     subnets: tuple[str, ...]
     reason: str
-    cause: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class ResumeLaunches:
+class ResumeLaunches(CausedAction):
     """Let a group that the cloud has suspended launch again."""
 
     group: str
-    cause: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class AskToEnd:
+class AskToEnd(CausedAction):
     """Have the nodes save, and end the job then."""
 
     ending: Ending
-    cause: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class EndJobAtOnce:
+class EndJobAtOnce(CausedAction):
     """End the job at once."""
 
     job: Job
-    cause: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Revive:
+class Revive(CausedAction):
     """Let a job that has ended go on, from its newest commit, on new nodes."""
 
     job: Job
     settings: Settings
-    cause: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Rescale:
+class Rescale(CausedAction):
     """Change the job's description as a command says."""
 
     command: Command
-    cause: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Resettle:
+class Resettle(CausedAction):
     """Give the nodes other settings."""
 
     settings: Settings
-    cause: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Tell:
+class Tell(CausedAction):
     """Put an event on record."""
 
     event: Event
-    cause: str = ""
     after: tuple["Action", ...] = ()
     """Actions that the event reports. It is recorded once they are done."""
 
 
 @dataclass(frozen=True, slots=True)
-class Discard:
+class Discard(CausedAction):
     """Delete a message, once every action that it caused is done."""
 
     message: Message
     fate: Fate
-    cause: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(CausedAction):
     """Answer a command and delete it, once what it causes is done."""
 
     order: PendingCommand
     answer: Answer | None
     """The answer; None: its sender no longer waits."""
-    cause: str = ""
 
 
 Action = (

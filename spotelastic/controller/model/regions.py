@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-HOUR = 3600.0
-DAY = 24 * HOUR
+from spotelastic.model.counting import HOUR
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,28 +79,10 @@ class RegionsRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class RegionsSeen:
-    """All that a decision about regions depends on."""
-
-    history: RegionHistory
-    offers: tuple[RegionOffer, ...]
-    """Each region that the job may be in, its own included."""
-
-
-@dataclass(frozen=True, slots=True)
-class MoveJob:
-    """Move the job to this region."""
-
-    region: str
-
-
-@dataclass(frozen=True, slots=True)
 class RegionDecision:
     """Whether the job moves."""
 
-    actions: tuple[MoveJob, ...]
-    """One, or none."""
+    to: str
+    """The region that it moves to; empty: it stays."""
     reason: str
     """Why it moves, or why it stays, for people."""
-    wake_at: float
-    """When to look again (s)."""

@@ -4,13 +4,16 @@ Whoever leads next has read the same events, so it remembers the same.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from spotelastic.controller.model import short_lives
 from spotelastic.controller.model.observation import (
     REPLACED,
     LaunchFailures,
     Pool,
+    Recalled,
     SlowReplacement,
     account,
 )
@@ -20,9 +23,7 @@ from spotelastic.model.notice import SCHEDULED, Notice
 from spotelastic.model.progress import Event
 
 SAME_TRY = 10.0
-"""Seconds within which failed launches count as one attempt. The cloud waits longer before it tries
-again.
-"""
+"""Seconds within which failed launches are of one attempt: the cloud waits longer between two."""
 
 
 @dataclass(slots=True)
@@ -30,16 +31,11 @@ class Remembered:
     """Takes in each event once, in the order in which they were recorded."""
 
     told: set[tuple[str, str, str]] = field(default_factory=set)
-    """Events on record, each as `account` identifies it."""
     failed: dict[Pool, LaunchFailures] = field(default_factory=dict)
-    """Failed launches in a row."""
     moved_at: int = 0
-    """The newest commit when nodes were last told to move to another zone."""
     zones_left: dict[str, float] = field(default_factory=dict)
     short_lives: dict[str, ShortLives] = field(default_factory=dict)
-    """Zones in which nodes were taken soon."""
     given_back_at: int = 0
-    """The committed step after which an on-demand node was last given back."""
     slow_replaced: tuple[SlowReplacement, ...] = ()
     preparing: dict[str, float] = field(default_factory=dict)
     _schedule: dict[tuple[str, str, str], Notice] = field(default_factory=dict)
@@ -68,6 +64,10 @@ class Remembered:
                     self.zones_left[left] = event.at
             case kind if kind in (SHORT_LIFE, SHORT_LIFE_OVER) and not again:
                 self._add_life(event)
+
+    def recalled(self) -> dict[str, Any]:
+        """Return the fields of a `Recalled` by now."""
+        return {each.name: copy(getattr(self, each.name)) for each in fields(Recalled)}
 
     @property
     def scheduled(self) -> Mapping[str, Notice]:

@@ -10,9 +10,7 @@ from spotelastic.web.view.chart import ChartScale
 
 Frame = tuple[int, int, int]
 LARGE: Frame = (6, 228, 254)
-"""Where a curve begins in its picture, how high it is, and where the labels below it stand, in
-pixels.
-"""
+"""A curve's top, its height, and where the labels below it stand, in pixels."""
 SMALL: Frame = (6, 100, 124)
 """The same of a curve beside others."""
 HEIGHTS = {"training": 14, "noticed": 14, "waiting": 9, "booting": 5, "resting": 3}

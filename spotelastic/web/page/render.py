@@ -23,7 +23,7 @@ from spotelastic.web.page import places
 from spotelastic.web.view import cluster_view, columns, rows, words
 from spotelastic.web.view.chart import loss_chart
 from spotelastic.web.view.cluster_view import ClusterView
-from spotelastic.web.view.timeline import not_finite_spells, round_starts
+from spotelastic.web.view.timeline import round_starts
 
 SECTIONS = (
     *("head", "warnings", "figures", "chart", "history", "timeline", "interruptions"),
@@ -87,8 +87,7 @@ def curve_picture(
         r"^(?:svg|\.grid|\.curve|\.marks|\.kind|\.wild|\.band).*$", style, re.MULTILINE
     )
     coloured = re.sub(r"var\((--[\w-]+)\)", lambda name: colours[name[1]], "\n".join(rules))
-    spells = not_finite_spells(events)
-    chart = loss_chart(points, interruptions, round_starts(events), now, spells=spells)
+    chart = loss_chart(points, interruptions, round_starts(events), now)
     template = environment().get_template("curve.svg")
     return SvgPicture(
         template.render(chart=chart, style=Markup(coloured), ground=colours["--card"])
@@ -142,14 +141,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     made.globals |= {
-        "across": places.across,
-        "up": places.up,
-        "path": places.path,
-        "anchor": places.anchor,
-        "ends": places.ends,
-        "LARGE": places.LARGE,
-        "SMALL": places.SMALL,
-        "HEIGHTS": places.HEIGHTS,
+        "places": places,
         "columns": columns,
         "quoted": shlex.quote,
     }

@@ -58,7 +58,6 @@ ACTIONS: Mapping[str, ButtonAction] = {
     "restart": _restart,
     "down": _down,
 }
-"""By the name of the command."""
 
 
 def _number(given: Mapping[str, Any], key: str, kind: Callable[[Any], Any]) -> Any:

@@ -18,7 +18,7 @@ from spotelastic.errors import SpotelasticError
 from spotelastic.web.page.render import asset, clusters_section, live_page, message_page
 from spotelastic.web.server.access import COOKIE, HEADERS, METRICS, OPEN, DashboardAccess
 from spotelastic.web.server.feed import EVERY, list_facts
-from spotelastic.web.server.source import DashboardSource
+from spotelastic.web.server.source import TargetSource
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 ASSETS = {"style.css": "text/css", "tips.js": "text/javascript", "live.js": "text/javascript"}
@@ -28,7 +28,7 @@ MOST_BYTES = 16_384
 """Of what a page sends."""
 
 
-def application(source: DashboardSource, access: DashboardAccess) -> web.Application:
+def application(source: TargetSource, access: DashboardAccess) -> web.Application:
     """Return the application. It holds no connection of a cluster's while nobody looks."""
     pages = _DashboardPages(source, access)
     app = web.Application(middlewares=[pages.guard], client_max_size=MOST_BYTES)
@@ -53,7 +53,7 @@ def application(source: DashboardSource, access: DashboardAccess) -> web.Applica
 
 @dataclass(frozen=True, slots=True)
 class _DashboardPages:
-    source: DashboardSource
+    source: TargetSource
     access: DashboardAccess
     clock: Clock = steady
 
@@ -208,7 +208,7 @@ class _DashboardPages:
             )
         except SpotelasticError as error:
             return web.json_response({"trouble": str(error)})
-        return web.json_response(asdict(page))
+        return web.json_response(page)
 
     async def act(self, request: web.Request) -> web.StreamResponse:
         """Carry out a command; send a line for each thing to tell, and last what was done.

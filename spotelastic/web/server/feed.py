@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from spotelastic.client.published import is_news
 from spotelastic.client.targets.cloud_target import CloudEnded
@@ -17,12 +17,6 @@ from spotelastic.web.view.published import PublishedCluster
 
 EVERY = 1.0
 """Seconds for which all pages are shown the same look."""
-
-
-class PublishedSource(Protocol):
-    """What is read again and again."""
-
-    def read(self) -> PublishedCluster: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +58,12 @@ class ClusterFeed:
     """One cluster, as it was seen last. Threads may look at the same time."""
 
     def __init__(
-        self, source: PublishedSource, clock: Clock = steady, now: Callable[[], float] = wall
+        self,
+        read: Callable[[], PublishedCluster],
+        clock: Clock = steady,
+        now: Callable[[], float] = wall,
     ) -> None:
-        self._source = source
+        self._read = read
         self._clock = clock
         self._now = now
         self._lock = threading.Lock()
@@ -92,7 +89,7 @@ class ClusterFeed:
     def _new(self) -> LiveLook:
         began = self._clock()
         try:
-            view = self._view(self._source.read(), self._now())
+            view = self._view(self._read(), self._now())
         except CloudEnded as error:
             return LiveLook(self._last.sections, str(error), self._last.facts)
         except Exception as error:  # a page that shows what was seen last beats none

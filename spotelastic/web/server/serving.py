@@ -9,7 +9,7 @@ from aiohttp import web
 from spotelastic.errors import EnvironmentFailure
 from spotelastic.web.server.access import DashboardAccess
 from spotelastic.web.server.app import application
-from spotelastic.web.server.source import DashboardSource
+from spotelastic.web.server.source import TargetSource
 
 LOOPBACK = "127.0.0.1"
 GRACE = 1.0
@@ -27,7 +27,7 @@ def listening(port: int) -> socket.socket:
         ) from error
 
 
-def serve(source: DashboardSource, at: socket.socket, ready: Callable[[str], None]) -> None:
+def serve(source: TargetSource, at: socket.socket, ready: Callable[[str], None]) -> None:
     """Serve until the process is interrupted; `ready` is called with the address to open."""
     access = DashboardAccess(at.getsockname()[1])
     asyncio.run(_serve(application(source, access), at, lambda: ready(access.url)))

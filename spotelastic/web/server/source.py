@@ -4,8 +4,7 @@ import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from spotelastic.client import logs
 from spotelastic.client.cluster import Cluster
@@ -32,56 +31,11 @@ LATE = 5000
 """Milliseconds by which a line may arrive after younger ones."""
 
 
-@dataclass(frozen=True, slots=True)
-class ShownLine:
-    """A line of output, as a page shows it."""
-
-    id: str
-    """Tells it from all others."""
-    at: float
-    """When it was written (epoch seconds): the browser knows its own zone."""
-    node: str
-    """The node's name, short enough for its column."""
-    rank: int
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class OutputPage:
-    """The lines since the last look."""
-
-    lines: tuple[ShownLine, ...]
-    next: int
-    """From when on to ask for more, in milliseconds since the epoch."""
-
-
-class DashboardSource(Protocol):
-    """The clusters that a dashboard shows. Its methods may block, and are called on threads."""
-
-    def clusters(self) -> Sequence[ClusterSummary]:
-        """Return a summary of every cluster."""
-
-    def look(self, name: str) -> LiveLook:
-        """Return what is to be seen of a cluster. Raises `UsageError` if there is none."""
-
-    def output(self, name: str, rank: int | None, since: int) -> OutputPage:
-        """Return the workers' lines since then (in milliseconds; 0: of the last time)."""
-
-    def act(self, name: str, action: str, given: Mapping[str, Any], say: Say) -> str:
-        """Carry out a command, and return what was done."""
-
-    def metrics(self, accepted: str) -> tuple[bytes, str]:
-        """Return the metrics of all clusters as one page, and its content type."""
-
-
-@dataclass(frozen=True, slots=True)
-class _ShownCluster:
-    reader: ClusterReader
-    feed: ClusterFeed
-
-
 class TargetSource:
-    """The clusters of AWS, the local cloud or a namespace on Kubernetes, by the client."""
+    """The clusters of AWS, the local cloud or a namespace on Kubernetes, by the client.
+
+    Its methods may block, and are called on threads.
+    """
 
     def __init__(self, target: ClusterTarget) -> None:
         self._target = target
@@ -89,7 +43,7 @@ class TargetSource:
         """How often clusters were commanded, or found to be elsewhere: all is asked anew then."""
         self._listed = KeptAnswer(OFTEN, self._list, steady)
         self._ended = KeptAnswer(SELDOM, self._list_ended, steady)
-        self._shown: dict[str, _ShownCluster] = {}
+        self._shown: dict[str, tuple[ClusterReader, ClusterFeed]] = {}
         self._lock = threading.Lock()
 
     def clusters(self) -> Sequence[ClusterSummary]:
@@ -120,28 +74,31 @@ class TargetSource:
 
     def look(self, name: str) -> LiveLook:
         """Return what is to be seen of a cluster. Raises `UsageError` if there is none."""
-        return self._cluster(name).feed.look()
+        return self._cluster(name)[1].look()
 
-    def output(self, name: str, rank: int | None, since: int) -> OutputPage:
-        """Return the workers' lines since then (in milliseconds; 0: of the last time)."""
+    def output(self, name: str, rank: int | None, since: int) -> dict[str, Any]:
+        """Return the workers' `lines` since then, and the `next` time to ask for more from.
+
+        Both times are in milliseconds since the epoch; 0: those of the last time.
+        """
         now = wall()
-        cluster = self._cluster(name).reader.cluster
+        cluster = self._cluster(name)[0].cluster
         if not since:
             last = min(now, cluster.status().at)
             since = int(1000 * max(last - AT_FIRST, 0.0))
         found = deque(logs.since(cluster.record, Wanted(rank), since), maxlen=MOST_LINES)
-        lines = tuple(
-            ShownLine(
-                id,
-                line.at,
-                words.short(line.node),
-                line.rank,
-                words.plain(line.text),
-            )
+        lines = [
+            {
+                "id": id,
+                "at": line.at,
+                "node": words.short(line.node),
+                "rank": line.rank,
+                "text": words.plain(line.text),
+            }
             for id, line in found
-        )
+        ]
         newest = max((int(line.at * 1000) for _, line in found), default=since + LATE)
-        return OutputPage(lines, max(since, newest - LATE))
+        return {"lines": lines, "next": max(since, newest - LATE)}
 
     def act(self, name: str, action: str, given: Mapping[str, Any], say: Say) -> str:
         """Carry out a command, and return what was done."""
@@ -162,7 +119,7 @@ class TargetSource:
         facts = [published_facts(record) for record in known if record is not None]
         return exposition.page(lambda: [(each.cluster, samples(each)) for each in facts], accepted)
 
-    def _cluster(self, name: str) -> "_ShownCluster":
+    def _cluster(self, name: str) -> tuple[ClusterReader, ClusterFeed]:
         """Return the cluster, or what one that is gone has left."""
         self._follow()
         with self._lock:
@@ -171,7 +128,7 @@ class TargetSource:
             return known
         reader = ClusterReader(self._found(name))
         with self._lock:
-            return self._shown.setdefault(name, _ShownCluster(reader, ClusterFeed(reader)))
+            return self._shown.setdefault(name, (reader, ClusterFeed(reader.read)))
 
     def _found(self, name: str) -> Cluster:
         return Cluster(*located(self._target, name, lambda _: None, gone=True))

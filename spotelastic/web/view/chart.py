@@ -35,8 +35,6 @@ WILD = 12.0
 """A curve this many times as high as nine tenths of its values is has wild ones among them."""
 MISSING = 10
 """Steps without a loss that are not told: losses of GPUs come later than their steps."""
-SKEW = 60.0
-"""Seconds by which clocks may differ."""
 SHAPES = {"spot_interruption": "●", "loss": "▲", "by_hand": "▲", "worker": "■", "unhealthy": "✖"}
 """What a kind of interruption is drawn as, so that kinds differ by more than their colours."""
 OTHER_SHAPE = "◆"
@@ -62,7 +60,6 @@ class ChartMark:
     kind: str
     """The kind of interruption as a word, by which it is coloured."""
     label: str
-    """The kind for people."""
     told: str
     """What it was and what it cost, in one line."""
     at: float = 0.0
@@ -142,13 +139,11 @@ def loss_chart(
     starts: Sequence[float],
     now: float,
     not_finite: int = 0,
-    spells: Sequence[tuple[float, int]] = (),
 ) -> LineChart | None:
     """Return the loss over steps; None as long as there are not two losses.
 
     `starts` are the times at which rounds began, in order. `not_finite` is the step since which the
-    loss is no number, 0 if it is: points have no such losses, as JSON has none. `spells` are the
-    times at which it was seen to be none before, with the step since which it was.
+    loss is no number, 0 if it is: points have no such losses, as JSON has none.
     """
     executed = sorted(points, key=lambda point: point.at)
     drawable = [p for p in executed if p.loss is not None and math.isfinite(p.loss)]
@@ -170,7 +165,7 @@ def loss_chart(
         left=tuple(value_ticks(up)) if drawable else (),
         summary=_summary(executed, drawable, len(interruptions), not_finite),
         marks=marks_of(_struck(executed, interruptions, across, up), now),
-        bands=tuple(_bands(executed, drawable, across, not_finite, spells)),
+        bands=tuple(_bands(executed, drawable, across, not_finite)),
         wild=tuple(_wild(runs, across, up)),
     )
 
@@ -310,12 +305,8 @@ def _bands(
     drawable: Sequence[Point],
     across: ChartScale,
     not_finite: int,
-    spells: Sequence[tuple[float, int]],
 ) -> Iterable[ChartBand]:
     """Yield the stretches of steps without a loss that is a number, where it is told more often."""
-    past = list(_past(executed, drawable, spells)) if drawable else []
-    for first, end in past:
-        yield _band(across, first, end, f"the loss was NaN or infinite: steps {first:,} to {end:,}")
     told = sorted({point.step for point in drawable})
     apart = [b - a for a, b in pairwise(told)]
     usual = 2 * median(apart) + MISSING if apart else 0
@@ -325,28 +316,10 @@ def _bands(
         first, end = before + 1, after - 1
         if after - before <= usual or (not_finite and end >= not_finite):
             continue
-        if any(first <= each <= end for each, _ in past):
-            continue
         yield _band(across, first, end, f"no finite loss is known of steps {first:,} to {end:,}")
     if not_finite:
         text = f"the loss is NaN or infinite since step {not_finite:,}"
         yield _band(across, not_finite, last, text)
-
-
-def _past(
-    executed: Sequence[Point], drawable: Sequence[Point], spells: Iterable[tuple[float, int]]
-) -> Iterable[tuple[int, int]]:
-    """Yield the steps of each spell that a finite loss has ended: of all until that one.
-
-    What was trained again from before may have the same steps.
-    """
-    finite = [point.at for point in drawable]
-    for seen_at, first in spells:
-        alike = (point for point in executed if point.step == first and point.loss is None)
-        its = [point.at for point in alike if point.at <= seen_at + SKEW]
-        after = bisect.bisect_right(finite, its[-1]) if its else len(finite)
-        if after < len(finite):
-            yield first, max(p.step for p in executed if its[-1] <= p.at < finite[after])
 
 
 def _band(across: ChartScale, first: int, last: int, told: str) -> ChartBand:

@@ -14,7 +14,7 @@ from spotelastic.model.estimate import ProgressEstimate, progress_of, roughly
 from spotelastic.model.headline import Headline, headlines
 from spotelastic.model.in_place import Rehearsal
 from spotelastic.model.job import ENDED, TAKEN_DOWN
-from spotelastic.model.progress import Report, Status
+from spotelastic.model.progress import Cost, Report, Status
 from spotelastic.web.view import rows, words
 from spotelastic.web.view.chart import LineChart, loss_chart
 from spotelastic.web.view.columns import GOODPUT
@@ -24,7 +24,6 @@ from spotelastic.web.view.rows import CheckpointRow, CostRow, EventRow, Interrup
 from spotelastic.web.view.timeline import (
     NodeTimeline,
     node_timeline,
-    not_finite_spells,
     round_starts,
 )
 
@@ -79,7 +78,6 @@ class ClusterView:
     others: tuple[Headline, ...]
     """What else is wrong, the worst first."""
     regions: str
-    """Why a job that moves by itself stays in its region, or moved last; empty for any other."""
     script: str
     at: str
     """When the status was published, exactly."""
@@ -95,16 +93,13 @@ class ClusterView:
     earlier_interruptions: int
     """Number of older ones that are not shown."""
     checkpoints: tuple[CheckpointRow, ...] | None
-    """None if they were not listed."""
     costs: tuple[CostRow, ...]
     nodes: tuple[NodeRow, ...]
     events: tuple[EventRow, ...]
     earlier_events: int
-    """Number of older events that are not shown."""
     ranks: tuple[int, ...]
     """Ranks of the workers, by which logs can be chosen."""
     sizes: tuple[int, int] | None
-    """The fewest and the most nodes that are wanted."""
 
     @property
     def title(self) -> str:
@@ -122,8 +117,7 @@ def curves_of(it: PublishedCluster, now: float) -> DrawnCurves:
     """Return the curves."""
     interruptions = it.report.interruptions if it.report is not None else ()
     starts = round_starts(it.events)
-    spells = not_finite_spells(it.events)
-    drawn = loss_chart(it.points, interruptions, starts, now, it.status.not_finite, spells)
+    drawn = loss_chart(it.points, interruptions, starts, now, it.status.not_finite)
     timeline = node_timeline(it.status, it.events)
     return DrawnCurves(drawn, timeline, history(it, timeline.counts if timeline else ()))
 
@@ -205,7 +199,7 @@ def _figures(it: PublishedCluster, now: float) -> Iterator[KeyFigure]:
     if it.cost is not None and not it.cost.is_priced:
         yield KeyFigure("Node-hours", f"{it.cost.node_hours:.3g}", UNPRICED)
     elif it.cost is not None:
-        yield KeyFigure("Cost so far", dollars(it.cost.total_usd), _per_hour(it, estimate))
+        yield KeyFigure("Cost so far", dollars(it.cost.total_usd), _per_hour(it.cost, estimate))
 
 
 def _step(status: Status) -> KeyFigure:
@@ -270,10 +264,7 @@ def _rehearsed(found: Rehearsal) -> KeyFigure:
     return KeyFigure("Steps made again", value, where)
 
 
-def _per_hour(it: PublishedCluster, estimate: ProgressEstimate) -> str:
-    cost = it.cost
-    if cost is None:
-        return ""
+def _per_hour(cost: Cost, estimate: ProgressEstimate) -> str:
     end = estimate.usd_at_end
     in_all = f"about {dollars(end)} in all" if end is not None else ""
     now = f"{dollars(cost.total_usd_per_hour)} an hour" if cost.total_usd_per_hour else ""

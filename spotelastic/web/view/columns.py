@@ -14,7 +14,6 @@ class Column:
     key: str
     name: str
     help: str = ""
-    """What it says, where the name alone does not."""
     is_number: bool = False
 
     @property

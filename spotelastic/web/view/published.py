@@ -16,15 +16,12 @@ class PublishedCluster:
     status: Status
     events: tuple[Event, ...] = ()
     points: tuple[Point, ...] = ()
-    """The steps that were executed, with their losses."""
     report: Report | None = None
     """None before the first round."""
     cost: Cost | None = None
-    """None if it is not known."""
     checkpoints: tuple[StepEntry, ...] | None = None
     """None if they were not listed."""
     script: str = ""
-    """The path of the script."""
     sizes: tuple[int, int] | None = None
     """The fewest and the most nodes that are wanted."""
     warnings: tuple[str, ...] = ()

@@ -47,7 +47,6 @@ class ClusterRow:
     name: str
     state: str
     colour: str
-    """"red" or "yellow" if something is wrong."""
     step: str
     left: str
     nodes: str
@@ -294,16 +293,13 @@ def nodes(given: Sequence[NodeStatus], now: float) -> tuple[NodeRow, ...]:
 def in_order(told: Iterable[Event]) -> list[Event]:
     """Return events by their time, without a round's proposal where its start follows."""
     ordered = sorted(told, key=lambda event: event.at)
-    started = {each.data.get("incarnation") for each in ordered if _is_round(each, "started")}
-    return [
-        each
-        for each in ordered
-        if not (_is_round(each, "proposed") and each.data.get("incarnation") in started - {None})
-    ]
+    started = {each.data.get("incarnation") for each in ordered if each.starts_round} - {None}
 
+    def is_told_again(event: Event) -> bool:
+        is_proposal = event.kind == "round" and event.data.get("phase") == "proposed"
+        return is_proposal and event.data.get("incarnation") in started
 
-def _is_round(event: Event, phase: str) -> bool:
-    return event.kind == "round" and event.data.get("phase") == phase
+    return [each for each in ordered if not is_told_again(each)]
 
 
 def events(newest: Iterable[Event], now: float, *, every: bool = False) -> Iterator[EventRow]:

@@ -8,12 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from spotelastic.model.counting import counted
-from spotelastic.model.headline import TROUBLE
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import ENDED
 from spotelastic.model.progress import Event, Status
 from spotelastic.web.view import words
-from spotelastic.web.view.chart import AxisTick
+from spotelastic.web.view.chart import AxisTick, ChartScale
 
 MOST_LANES = 40
 """Nodes that are shown: those that are there, then those that went last."""
@@ -21,8 +20,6 @@ NARROW = 0.01
 """Share of the width below which rounds that follow each other are drawn as one."""
 MOST_SPANS, TOLD_SPANS = 30, 5
 """Spans of a lane of which all are drawn, however short, and those that are told in words."""
-MOST_SPELLS = 20
-"""Spells of losses that are no numbers, of which the newest are looked at."""
 COMING = frozenset({"launch", "prepare"})
 WARNING = frozenset({"notice", "leave", "unhealthy"})
 GOING = frozenset({"loss", "terminate"})
@@ -63,7 +60,6 @@ class NodeLane:
     is_there: bool
     spans: tuple[LaneSpan, ...]
     told: str
-    """The lane in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +102,7 @@ def node_timeline(status: Status, events: Sequence[Event]) -> NodeTimeline | Non
     begin = min(track.changes[0][0] for track in tracks.values())
     end = max(_end(status, ordered), begin + 1.0)
     _leave_what_is_gone(tracks, status, end)
-    share = _Share(begin, end)
+    share = ChartScale(begin, end)
     order = sorted(tracks, key=lambda node: _order(tracks[node], node))
     shown = order[:MOST_LANES]
     lanes = tuple(_lane(node, tracks[node], share) for node in shown)
@@ -125,7 +121,7 @@ def _counts(ordered: Iterable[Event]) -> Iterator[tuple[float, int]]:
     """Yield how many nodes train, from each time on: the members of a round that are not gone."""
     training: set[str] = set()
     for event in ordered:
-        if _starts_a_round(event):
+        if event.starts_round:
             training = _members(event)
         elif event.kind == "job":
             training = set()
@@ -134,15 +130,6 @@ def _counts(ordered: Iterable[Event]) -> Iterator[tuple[float, int]]:
         else:
             continue
         yield event.at, len(training)
-
-
-@dataclass(frozen=True, slots=True)
-class _Share:
-    begin: float
-    end: float
-
-    def of(self, at: float) -> float:
-        return min(1.0, max(0.0, (at - self.begin) / (self.end - self.begin)))
 
 
 def _end(status: Status, ordered: Sequence[Event]) -> float:
@@ -160,7 +147,7 @@ def _tracks(ordered: Iterable[Event], control: set[str]) -> dict[str, _Track]:
     trained: set[str] = set()
     for event in ordered:
         node = event.node
-        if _starts_a_round(event):
+        if event.starts_round:
             trained = _start(tracks, event, trained)
         elif event.kind == "job":
             _finish(tracks, event.at)
@@ -182,24 +169,7 @@ def _tracks(ordered: Iterable[Event], control: set[str]) -> dict[str, _Track]:
 
 def round_starts(events: Iterable[Event]) -> tuple[float, ...]:
     """Return the times at which rounds have started, in order."""
-    return tuple(sorted(event.at for event in events if _starts_a_round(event)))
-
-
-def not_finite_spells(events: Iterable[Event]) -> tuple[tuple[float, int], ...]:
-    """Return the times at which losses were seen to be NaN or infinite.
-
-    Each comes with the step since which they were; of many, these are the newest.
-    """
-    found = (
-        (event.at, int(event.data.get("step", 0)))
-        for event in events
-        if event.kind == TROUBLE and event.data.get("what") == "loss-not-finite"
-    )
-    return tuple(found)[-MOST_SPELLS:]
-
-
-def _starts_a_round(event: Event) -> bool:
-    return event.kind == "round" and event.data.get("phase") == "started"
+    return tuple(sorted(event.at for event in events if event.starts_round))
 
 
 def _has_to_go(event: Event) -> bool:
@@ -261,16 +231,16 @@ def _order(track: _Track, node: str) -> tuple[int, float, str]:
     return 0, track.changes[0][0], node
 
 
-def _lane(node: str, track: _Track, share: _Share) -> NodeLane:
+def _lane(node: str, track: _Track, share: ChartScale) -> NodeLane:
     spans = []
-    ends = [at for at, _ in track.changes[1:]] + [share.end]
+    ends = [at for at, _ in track.changes[1:]] + [share.high]
     for (at, state), until in zip(track.changes, ends, strict=True):
-        if state == "gone" or until <= at or share.of(at) >= 1.0:
+        if state == "gone" or until <= at or share.place(at) >= 1.0:
             continue
         name = STATES[state]
-        told = f"{node}: {name} for {words.span(until - at)}, {words.moment(at, share.end)} to "
-        told += words.zoned(until, share.end)
-        spans.append(LaneSpan(share.of(at), share.of(until), state, told))
+        told = f"{node}: {name} for {words.span(until - at)}, {words.moment(at, share.high)} to "
+        told += words.zoned(until, share.high)
+        spans.append(LaneSpan(share.place(at), share.place(until), state, told))
     there = track.state != "gone"
     if len(spans) > MOST_SPANS:
         spans = [each for each in spans if each.end - each.begin >= NARROW / 2]
@@ -280,17 +250,17 @@ def _lane(node: str, track: _Track, share: _Share) -> NodeLane:
     return NodeLane(words.plain(node), words.short(node), there, tuple(spans), told)
 
 
-def _rounds(ordered: Iterable[Event], share: _Share) -> Iterator[LaneSpan]:
+def _rounds(ordered: Iterable[Event], share: ChartScale) -> Iterator[LaneSpan]:
     """Yield the rounds that have started, each until the next one, or the job's end.
 
     Those too short to be seen come as one that stands for them.
     """
-    marks = [event for event in ordered if event.kind == "job" or _starts_a_round(event)]
-    ends = [*(event.at for event in marks[1:]), share.end]
+    marks = [event for event in ordered if event.kind == "job" or event.starts_round]
+    ends = [*(event.at for event in marks[1:]), share.high]
     folded: list[Event] = []
     begun = ended = 0.0
     for event, until in zip(marks, ends, strict=False):
-        begin, end = share.of(event.at), share.of(until)
+        begin, end = share.place(event.at), share.place(until)
         if event.kind == "job" or end <= begin:
             continue
         if folded and end - begun > NARROW:
@@ -302,12 +272,12 @@ def _rounds(ordered: Iterable[Event], share: _Share) -> Iterator[LaneSpan]:
         yield _round_span(folded, begun, ended, share)
 
 
-def _round_span(folded: Sequence[Event], begin: float, end: float, share: _Share) -> LaneSpan:
+def _round_span(folded: Sequence[Event], begin: float, end: float, share: ChartScale) -> LaneSpan:
     first, last = (event.data.get("number", "?") for event in (folded[0], folded[-1]))
     event = folded[-1]
     nodes = counted(len(_members(event)), "node")
     told = (
-        f"round {last}, {words.zoned(event.at, share.end)}: {nodes}, from step "
+        f"round {last}, {words.zoned(event.at, share.high)}: {nodes}, from step "
         f"{event.data.get('step', '?')}; {event.message.partition(': ')[2]}"
     )
     if folded[1:]:

@@ -5,9 +5,10 @@ lets the leader take turns, and reads the results: calls to the cloud, published
 etcd.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from support.clusters.recorded_cloud import (
@@ -21,33 +22,22 @@ from support.store.memory_store import MemoryStore
 from spotelastic.clock import unbroken
 from spotelastic.cloud import bucket
 from spotelastic.cloud.events import SpotWarning
-from spotelastic.cloud.model import Instance, WorkerGroup
+from spotelastic.cloud.model import Instance, ZoneOffer
+from spotelastic.controller.accounting.status import Account
+from spotelastic.controller.accounting.usage import Bill
 from spotelastic.controller.effects.executor import ControllerExecutor
-from spotelastic.controller.effects.publisher import Account
+from spotelastic.controller.effects.inbox import Inbox
+from spotelastic.controller.effects.publisher import Publisher
 from spotelastic.controller.etcd.etcd_mirror import Mirror
-from spotelastic.controller.loop.cloud_reader import CloudReader
-from spotelastic.controller.loop.collaborators import Collaborators
+from spotelastic.controller.etcd.snapshots import Snapshots
+from spotelastic.controller.loop.leader_calls import Collaborators, LeaderCalls
 from spotelastic.controller.loop.leader_loop import LeaderLoop
-from spotelastic.controller.loop.leader_state import LeaderState
-from spotelastic.controller.loop.requests import (
-    AnyAction,
-    Done,
-    GroupsSeen,
+from spotelastic.controller.loop.leader_state import (
+    CloudView,
     Inputs,
-    InstancesSeen,
     JobRead,
-    LookAtGroups,
-    LookAtInstances,
-    LookAtJob,
-    Perform,
-    Performed,
-    Publish,
-    Published,
-    Request,
-    Result,
-    StepAnswer,
+    LeaderState,
     TakenOver,
-    TakeOver,
 )
 from spotelastic.controller.loop.turn import Turn
 from spotelastic.controller.model.config import ControllerConfig, LoopPace
@@ -63,6 +53,7 @@ from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.progress import Event
 from spotelastic.model.requests.command import Command
 from spotelastic.notifications.notification import Notification
+from spotelastic.notifications.notifier import Notifier
 from spotelastic.store.codec import encode
 from spotelastic.store.election import campaign
 from spotelastic.store.keys import Keys
@@ -81,12 +72,12 @@ JOB = f"get {bucket.JOB}"
 T = TypeVar("T", Message, PendingCommand)
 
 
-class FakeInbox(Generic[T]):
+class FakeInbox(Inbox[Any, T]):
     """Without a queue: what a test puts there is pending until it is dealt with."""
 
     def __init__(self) -> None:
         self.pending: dict[str, T] = {}
-        self.handled: frozenset[str] = frozenset()
+        self.known: frozenset[str] = frozenset()
 
     def put(self, *messages: T) -> None:
         self.pending |= {each.receipt: each for each in messages}
@@ -95,11 +86,15 @@ class FakeInbox(Generic[T]):
     def messages(self) -> tuple[T, ...]:
         return tuple(self.pending.values())
 
+    @property
+    def handled(self) -> frozenset[str]:
+        return self.known
+
     def settle(self, done: Sequence[object]) -> None:
         for action in done:
             if isinstance(action, Discard):
                 if self.pending.pop(action.message.receipt, None) is not None:
-                    self.handled |= {action.message.event.id}
+                    self.known |= {action.message.event.id}
             elif isinstance(action, Reply):
                 self.pending.pop(action.order.receipt, None)
 
@@ -107,7 +102,7 @@ class FakeInbox(Generic[T]):
 
 
 @dataclass
-class FakePublisher:
+class FakePublisher(Publisher):
     """Keeps what it is offered; `entries` are what its newest report would say."""
 
     offered: list[Account] = field(default_factory=list)
@@ -116,16 +111,22 @@ class FakePublisher:
     def offer(self, account: Account) -> None:
         self.offered.append(account)
 
-    def settle(self) -> bool:
+    def settle(self, timeout: float = 5.0) -> bool:
         return True
 
-    def finish(self) -> None: ...
+    def finish(self, timeout: float = 5.0) -> None: ...
 
     def close(self) -> None: ...
 
 
+class FakeSnapshots(Snapshots):
+    def __init__(self) -> None: ...
+
+    def close(self, timeout: float = 1.0) -> None: ...
+
+
 @dataclass
-class FakeNotifier:
+class FakeNotifier(Notifier):
     """Keeps what it is to send; `undelivered` is what nobody took."""
 
     sent: list[Notification] = field(default_factory=list)
@@ -172,7 +173,7 @@ class Time:
         return self.begun + self.now - 1000.0
 
 
-class AlwaysAwake:
+class AlwaysAwake(threading.Event):
     """Wakes the loop without being asked to: something happens all the time."""
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -216,27 +217,26 @@ class Leader:
         leadership = campaign(self.store, KEYS.leader, b"i-control", self.store.grant(1e6))
         assert leadership is not None
         cloud = RecordedCloud(self.log, self.capacity, self.objects, self.prices).cloud
-        reader = CloudReader(CONFIG, cloud, self.time.clock, self.time.steady)
         executor = ControllerExecutor(cloud, self.store, leadership, SPEC.run, lambda: True)
         collaborators = Collaborators(
             executor,
             self.events,
             self.commands,
             self.publisher,
-            FakePublisher(),
+            FakeSnapshots(),
             self.notifier,
         )
-        self.loop = LeaderLoop(
-            LeaderState.first(CONFIG, self.capacity.names, self.time.clock()),
+        calls = LeaderCalls(
+            CONFIG,
+            cloud,
             self.mirror,
-            reader,
             collaborators,
-            AlwaysAwake(),
-            PACE,
             self.time.clock,
             self.time.steady,
             lambda _, high: high,
         )
+        state = LeaderState.first(CONFIG, self.capacity.names, self.time.clock())
+        self.loop = LeaderLoop(state, calls, collaborators, AlwaysAwake(), PACE)
         return self.loop
 
     def observed(self) -> Observation:
@@ -297,7 +297,7 @@ class Leader:
 
 
 @dataclass
-class Until:
+class Until(threading.Event):
     """The end of a leadership, at `end`. Time passes while it is waited for."""
 
     leader: Leader
@@ -313,45 +313,40 @@ class Until:
         return self.leader.time.now >= self.end
 
 
-@dataclass
-class CloudAnswers:
-    """What the requests of a turn find, where nothing fails."""
+class FakeCalls(LeaderCalls):
+    """The calls of turns in a test, where nothing fails."""
 
-    job: JobRead
-    groups: Callable[[], Mapping[str, WorkerGroup]]
-    instances: Callable[[], Mapping[str, Instance]]
-    perform: Callable[[Sequence[AnyAction]], Sequence[AnyAction]]
-    """Returns those that were done."""
+    def __init__(self, job: JobRead) -> None:
+        self.read = job
 
-    def __call__(self, request: Request) -> Result:
-        match request:
-            case TakeOver():
-                return TakenOver(self.job, {}, 0.0, None)
-            case LookAtJob():
-                return self.job
-            case LookAtGroups():
-                return GroupsSeen(self.groups())
-            case LookAtInstances():
-                return InstancesSeen(self.instances(), {}, "")
-            case Publish():
-                return Published(())
-            case Perform(actions):
-                return Performed(tuple(self.perform(actions)))
-        return Done()
+    def complain(self, line: str) -> None: ...  # type: ignore[override]
+
+    def log(self, line: str) -> None: ...
+
+    def zones(self, subnets: tuple[str, ...]) -> tuple[ZoneOffer, ...] | None:
+        return None
+
+    def take_over(self) -> TakenOver:
+        return TakenOver(self.read, {}, 0.0, None)
+
+    def job(self, types: tuple[str, ...], *, required: bool) -> JobRead | None:
+        return self.read
+
+    def instances(self, view: CloudView) -> tuple[Mapping[str, Instance], Bill, str]:
+        return self.machines(), {}, ""
+
+    def machines(self) -> Mapping[str, Instance]:
+        raise NotImplementedError
+
+    def publish(self, account: Account, *, last: bool) -> tuple[Event, ...]:
+        return ()
 
 
-def take_turn(
-    state: LeaderState, first: Inputs, answer: Callable[[Request], StepAnswer]
-) -> LeaderState:
-    """A turn by itself, as a pure step: the state after it."""
-    turn = Turn(state, first, PACE)
-    steps = turn.run()
-    try:
-        request = next(steps)
-        while True:
-            request = steps.send(answer(request))
-    except StopIteration:
-        return turn.state
+def take_turn(state: LeaderState, calls: LeaderCalls) -> LeaderState:
+    """A turn by itself: the state after it."""
+    turn = Turn(state, calls, PACE)
+    turn.run()
+    return turn.state
 
 
 def warns(node: str) -> Message:

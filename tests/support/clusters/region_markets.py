@@ -6,13 +6,11 @@ from dataclasses import dataclass
 
 from spotelastic.controller.decisions import regions
 from spotelastic.controller.model.regions import (
-    DAY,
-    HOUR,
     RegionHistory,
     RegionOffer,
     RegionPolicy,
-    RegionsSeen,
 )
+from spotelastic.model.counting import DAY, HOUR
 
 GAP = 300.0
 """Seconds for which a market has the same nodes at least."""
@@ -74,11 +72,11 @@ def play(markets: Mapping[str, Sequence[int]], policy: RegionPolicy) -> Counted:
             seconds += useful(history.home, now) * policy.look_every
         if now >= trains_from - BOOT:
             history = regions.look(history, offers(now), now, policy)
-            decision = regions.decide(RegionsSeen(history, offers(now)), now, policy)
-            for move in decision.actions:
+            decision = regions.decide(history, offers(now), now, policy)
+            if decision.to:
                 moves.append(now)
                 trains_from = now + PAUSE
-                history = regions.arrive(history, move.region, now, trains_from - BOOT, policy)
+                history = regions.arrive(history, decision.to, now, trains_from - BOOT, policy)
         now += policy.look_every
     each = {region: [useful(region, gap * GAP) * GAP for gap in range(gaps)] for region in markets}
     return Counted(

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from spotelastic.controller.accounting import ledger
 from spotelastic.controller.accounting.ledger_events import entries
 from spotelastic.controller.decisions.interruptions import losses
-from spotelastic.controller.etcd.etcd_mirror import Mirror, Records
-from spotelastic.controller.model.observation import Observation, account
+from spotelastic.controller.etcd.etcd_mirror import Mirror
+from spotelastic.controller.model.observation import Observation, Records, account
 from spotelastic.model.job import ENDED, Job
 from spotelastic.model.progress import Event, Interruption, Report
 from spotelastic.rendezvous.membership import record

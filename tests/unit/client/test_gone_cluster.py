@@ -20,7 +20,8 @@ from spotelastic.clock import wall
 from spotelastic.cloud.bucket import REPORT as REPORT_JSON
 from spotelastic.cloud.bucket import STATUS as STATUS_JSON
 from spotelastic.cloud.bucket import STOPPING, USAGE
-from spotelastic.controller.accounting.usage import HOUR, Usage
+from spotelastic.controller.accounting.usage import Usage
+from spotelastic.model.counting import HOUR
 from spotelastic.model.job import JobSpec, Settings
 from spotelastic.model.progress import Status
 

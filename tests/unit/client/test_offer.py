@@ -20,8 +20,9 @@ from spotelastic.client.bringing_up.plan import check_limits
 from spotelastic.client.config.job_config import JobConfig
 from spotelastic.client.config.validated_job import ValidatedJob
 from spotelastic.controller.accounting import usage
-from spotelastic.controller.accounting.usage import HOUR, Usage
+from spotelastic.controller.accounting.usage import Usage
 from spotelastic.errors import UsageError
+from spotelastic.model.counting import HOUR
 from spotelastic.model.job import Capacity, JobSpec, Settings
 from spotelastic.model.replication import Replication
 

@@ -10,9 +10,10 @@ from spotelastic.cli.commands import status
 from spotelastic.client.cluster import Cluster
 from spotelastic.client.targets import find
 from spotelastic.clock import wall
+from spotelastic.model.counting import DAY
 from spotelastic.model.job import JobSpec, Settings
 from spotelastic.model.progress import Status
-from spotelastic.model.validity import DAY, RENEW_WITHIN, REPLACE_WITHIN, Validity
+from spotelastic.model.validity import RENEW_WITHIN, REPLACE_WITHIN, Validity
 
 NOW = 1_900_000_000.0  # 2030-03-17
 LONG = NOW + 3000 * DAY

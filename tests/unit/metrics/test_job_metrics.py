@@ -14,7 +14,6 @@ from support.repo.format_values import SPEC
 
 from spotelastic.metrics import controller, exposition, job, node
 from spotelastic.metrics.catalogue import EVERY, Metric, Sample
-from spotelastic.metrics.controller import ControllerFacts
 from spotelastic.metrics.job import PublishedFacts
 from spotelastic.metrics.node import NodeFacts
 from spotelastic.model.interruption_kind import InterruptionKind
@@ -122,7 +121,7 @@ PROGRESS = Progress(
     gpu=GpuUse(2, 0.75, 10, 40),
 )
 NODE = NodeFacts("i-a", "a", "g5.xlarge", True, 2, True, NOTICE, False, PROGRESS)
-CONTROLLER = ControllerFacts(True, {("ec2", "ok"): 7, ("ec2", "busy"): 1}, FACTS)
+CALLS = {("ec2", "ok"): 7, ("ec2", "busy"): 1}
 
 
 def values(samples: Iterable[Sample], metric: Metric) -> dict[str, float]:
@@ -141,7 +140,7 @@ def test_steps_that_were_made_again_are_counted_by_what_came_of_them() -> None:
 
 
 def test_every_declared_metric_is_made_and_no_other() -> None:
-    made = {each.metric for each in (*controller.samples(CONTROLLER), *node.samples(NODE))}
+    made = {each.metric for each in (*controller.samples(CALLS, FACTS), *node.samples(NODE))}
     assert {metric.name for metric in made} == {metric.name for metric in EVERY}
     assert len(made) > 50
 
@@ -156,7 +155,7 @@ def test_names_and_helps_are_as_prometheus_wants_them(metric: Metric) -> None:
 
 
 def test_what_is_written_is_read_back_by_prometheus_own_parser() -> None:
-    registry = exposition.registry(lambda: [("demo", controller.samples(CONTROLLER))])
+    registry = exposition.registry(lambda: [("demo", controller.samples(CALLS, FACTS))])
     families = text_string_to_metric_families(generate_latest(registry).decode())
     found = {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
@@ -171,7 +170,7 @@ def test_what_is_written_is_read_back_by_prometheus_own_parser() -> None:
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
 def test_prometheus_own_tool_finds_nothing_wrong_with_the_page() -> None:
-    every = [*controller.samples(CONTROLLER), *node.samples(NODE)]
+    every = [*controller.samples(CALLS, FACTS), *node.samples(NODE)]
     page = generate_latest(exposition.registry(lambda: [("demo", every)], process=True))
     command = ["promtool", "check", "metrics"]
     done = subprocess.run(command, input=page, capture_output=True, check=False)
@@ -181,7 +180,7 @@ def test_prometheus_own_tool_finds_nothing_wrong_with_the_page() -> None:
 def test_two_clusters_share_the_families_of_a_page() -> None:
     other = replace(FACTS, cluster="other")
     read = [(facts.cluster, job.samples(facts)) for facts in (FACTS, other)]
-    families = exposition.families(read)
+    families = list(exposition.SampleCollector(lambda: read).collect())
     assert len({family.name for family in families}) == len(families)
     step = next(family for family in families if family.name == "spotelastic_job_step")
     assert [sample.labels["cluster"] for sample in step.samples] == ["demo", "other"]
@@ -224,7 +223,7 @@ def test_what_was_never_told_has_no_samples() -> None:
 
 
 def test_a_controller_that_stands_by_keeps_silent_about_the_job() -> None:
-    told = {each.metric for each in controller.samples(replace(CONTROLLER, leads=False))}
+    told = {each.metric for each in controller.samples(CALLS, None)}
     assert told == {controller.LEADS, controller.CALLS}
 
 

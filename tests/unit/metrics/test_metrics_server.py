@@ -2,8 +2,6 @@
 
 import http.client
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 
@@ -12,7 +10,7 @@ from support.processes.patience import PATIENT, eventually
 
 from spotelastic.metrics.catalogue import Sample
 from spotelastic.metrics.node import STEP
-from spotelastic.metrics.scrape_server import MetricsServer, OpenConnections
+from spotelastic.metrics.scrape_server import MetricsServer
 
 Clusters = list[tuple[str, list[Sample]]]
 
@@ -155,29 +153,3 @@ def test_a_hanging_scrape_does_not_keep_the_server_from_closing() -> None:
         ends.set()
         while hanging.recv(4096):
             pass
-
-
-def test_connections_end_by_the_clock_that_is_handed_in() -> None:
-    now = [0.0]
-    connections = OpenConnections(1, 5.0, lambda: now[0])
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        assert connections.opened(ours) and not connections.opened(theirs)
-        connections.end_late_ones()
-        ours.sendall(b"x")
-        assert theirs.recv(1) == b"x"
-        now[0] = 5.1
-        connections.end_late_ones()
-        assert theirs.recv(1) == b""
-        connections.closed(ours)
-        assert connections.opened(theirs)
-
-
-def test_whoever_serves_no_metrics_imports_nothing_for_them() -> None:
-    code = (
-        "import sys, spotelastic.agent.agent_loop, spotelastic.controller.loop.controller_loop; "
-        "print([m for m in ('prometheus_client', 'apprise', 'wsgiref', "
-        "'requests') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

@@ -6,6 +6,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from spotelastic.model.counting import HOUR
 from spotelastic.model.in_place import Rehearsal
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import Capacity, Failure, Job
@@ -13,9 +14,8 @@ from spotelastic.model.progress import LEDGER, Event, Interruption
 from spotelastic.model.round import Member, Round
 from spotelastic.model.validity import Validity
 from spotelastic.notifications.due import (
-    HOUR,
+    PER_HOUR,
     NotificationFacts,
-    NotificationPolicy,
     due,
     record,
     told_before,
@@ -238,7 +238,7 @@ def test_certificates_are_told_with_what_renews_them() -> None:
 
 
 def test_nobody_is_flooded_but_the_end_is_told() -> None:
-    before = {f"begun {number}": NOW - number for number in range(NotificationPolicy().per_hour)}
+    before = {f"begun {number}": NOW - number for number in range(PER_HOUR)}
     assert kinds(replace(TRAINS, job=Job("pending", NOW)), before) == []
     assert kinds(ended("failed"), before) == ["ended"]
     later = {id: at - HOUR for id, at in before.items()}

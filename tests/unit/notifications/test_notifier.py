@@ -15,7 +15,7 @@ from spotelastic.notifications.url_receiver import UrlReceiver
 
 
 def notification(number: int) -> Notification:
-    return Notification(f"begun {number}", "begun", f"demo has begun {number}", "See it.")
+    return Notification(f"begun {number}", f"demo has begun {number}", "See it.")
 
 
 @dataclass

@@ -16,9 +16,7 @@ from spotelastic.notifications.notification import Notification, NotificationTyp
 from spotelastic.notifications.url_receiver import UrlReceiver, without_parts
 
 SENDING = b"spotelastic.notifications.sending"
-TOLD = Notification(
-    "ended 1", "ended", "demo has failed", "ValueError: “no data”\n\nRead on.", "failure"
-)
+TOLD = Notification("ended 1", "demo has failed", "ValueError: “no data”\n\nRead on.", "failure")
 
 
 def test_a_webhook_gets_title_text_and_type() -> None:
@@ -77,7 +75,7 @@ def test_no_process_shows_the_url() -> None:
         code = (
             "import sys; from spotelastic.notifications.url_receiver import *\n"
             "from spotelastic.notifications.notification import Notification\n"
-            "told = Notification('i', 'trial', 't', 'x')\n"
+            "told = Notification('i', 't', 'x')\n"
             "UrlReceiver('1-json', sys.stdin.read(), 30.0).send(told)"
         )
         with subprocess.Popen(

@@ -56,7 +56,7 @@ def read(objects: BucketObjects) -> JobSpec:
 
 
 def scale(low: int | None, high: int | None) -> Rescale:
-    return Rescale(Command("c1", "scale", low, high), "c1")
+    return Rescale(Command("c1", "scale", low, high), cause="c1")
 
 
 def leader(objects: BucketObjects) -> ControllerExecutor:

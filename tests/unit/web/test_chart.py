@@ -160,33 +160,6 @@ def test_a_loss_that_is_no_number_has_a_band_to_the_last_step() -> None:
     assert told_seldom is not None and told_seldom.bands == ()
 
 
-@pytest.mark.parametrize("length", [1, 3, 200])
-@pytest.mark.parametrize("retrained", [False, True])
-def test_a_spell_without_finite_losses_stays_marked_when_it_is_over(
-    length: int, retrained: bool
-) -> None:
-    """Also where the steps were trained again from before, whose losses are on the curve then."""
-    last = 40 + length
-    bad = range(41, last + 1)
-    points = [Point(n, None if n in bad else 1 / n, float(n)) for n in range(1, last + 1)]
-    begin = 21 if retrained else last + 1
-    points += [Point(n, 0.01, 500.0 + n) for n in range(begin, begin + 300)]
-    seen_at = 41.7  # a controller sees it a little later, when it may be over
-    chart = loss_chart(points, (), (), 0.0, spells=((seen_at, 41), (9e9, 12)))
-    assert chart is not None
-    (band,) = chart.bands
-    assert band.told == f"the loss was NaN or infinite: steps 41 to {last}"
-    assert band.begin == chart.across.place(41)
-    assert band.end == max(chart.across.place(last), band.begin + 0.004)
-
-
-def test_a_spell_that_lasts_has_one_band() -> None:
-    points = [Point(n, 1.0 if n <= 40 else None, float(n)) for n in range(1, 201)]
-    chart = loss_chart(points, (), (), 0.0, not_finite=41, spells=((43.0, 41),))
-    assert chart is not None
-    assert [each.told for each in chart.bands] == ["the loss is NaN or infinite since step 41"]
-
-
 def test_a_curve_goes_on_through_rounds_and_is_broken_only_where_steps_ran_again() -> None:
     steps = [*range(1, 34), *range(34, 70), *range(60, 90)]
     points = [Point(step, 1.0, float(at)) for at, step in enumerate(steps)]

@@ -18,13 +18,13 @@ from spotelastic.web.server.access import DashboardAccess
 from spotelastic.web.server.app import application
 from spotelastic.web.server.feed import LiveLook, facts
 from spotelastic.web.server.serving import listening
-from spotelastic.web.server.source import OutputPage, ShownLine
+from spotelastic.web.server.source import TargetSource
 from spotelastic.web.view.cluster_view import cluster_view
 
 HOSTILE = "</script><script>alert(1)</script>"
 
 
-class MadeUp:
+class MadeUp(TargetSource):
     """Two clusters; remembers what was commanded."""
 
     def __init__(self) -> None:
@@ -40,8 +40,9 @@ class MadeUp:
         view = cluster_view(it, BEGAN + 101)
         return LiveLook(sections(view), HOSTILE if name == "odd" else "", facts(view))
 
-    def output(self, name: str, rank: int | None, since: int) -> OutputPage:
-        return OutputPage((ShownLine("1", BEGAN, "i-1", rank or 0, HOSTILE),), since + 5)
+    def output(self, name: str, rank: int | None, since: int) -> dict[str, Any]:
+        line = {"id": "1", "at": BEGAN, "node": "i-1", "rank": rank or 0, "text": HOSTILE}
+        return {"lines": [line], "next": since + 5}
 
     def act(self, name: str, action: str, given: Mapping[str, Any], say: Say) -> str:
         self.acted.append((name, action, given))

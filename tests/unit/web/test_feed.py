@@ -27,7 +27,7 @@ class Answers:
         return answer
 
     def feed(self) -> ClusterFeed:
-        return ClusterFeed(self, lambda: self.clock, lambda: BEGAN + self.clock)
+        return ClusterFeed(self.read, lambda: self.clock, lambda: BEGAN + self.clock)
 
 
 def test_pages_that_look_in_one_second_share_a_look() -> None:

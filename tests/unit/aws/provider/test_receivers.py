@@ -11,7 +11,7 @@ from spotelastic.notifications.notification import Notification
 from spotelastic.notifications.url_receiver import UrlReceiver
 
 ARN = "arn:aws:sns:eu-west-1:123456789012:alerts"
-TOLD = Notification("trial 1", "trial", "demo — begun " + "x" * 200, "text")
+TOLD = Notification("trial 1", "demo — begun " + "x" * 200, "text")
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from spotelastic_checkpoints.types import TimedValue
 from support.store.memory_store import MemoryStore
 
-from spotelastic.controller.accounting.status import status
+from spotelastic.controller.accounting.status import Account, status
 from spotelastic.controller.etcd.etcd_mirror import Mirror
 from spotelastic.model.measured import GPU_MEMORY, GPU_USE, MOST, MOST_NAMES, Series, extended
 from spotelastic.model.progress import GpuUse, Progress
@@ -57,7 +57,7 @@ def test_logged_values_go_on_from_what_the_leader_before_wrote(run: Run) -> None
     run.mirror.remember([], {"lr": (TimedValue(5.0, 1.0), TimedValue(10.0, 0.5)), "none": ()})
     assert run.series("lr") == [(5.0, 1.0), (10.0, 0.5), (30.0, 0.25)]
     assert run.series("norm") == [(10.0, None)]
-    told = status("demo", run.mirror.records(), {}, "", 31.0)
+    told = status("demo", Account(run.mirror.records(), {}), "", 31.0)
     assert told.logged == {"lr": 0.25, "norm": None}
 
 
@@ -77,7 +77,7 @@ def test_gpus_are_the_mean_of_the_nodes_that_are_there(run: Run) -> None:
     run.logs("c", 60.0)  # it has no GPU
     assert run.series(GPU_USE) == [(10.0, 50.0), (20.0, 80.0), (40.0, 90.0)]
     assert run.series(GPU_MEMORY) == [(10.0, 20.0), (20.0, 40.0), (40.0, 50.0)]
-    assert status("demo", run.mirror.records(), {}, "", 61.0).logged == {}
+    assert status("demo", Account(run.mirror.records(), {}), "", 61.0).logged == {}
 
 
 @given(st.integers(0, 2000), st.integers())

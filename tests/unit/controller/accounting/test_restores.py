@@ -6,7 +6,7 @@ from spotelastic_checkpoints.types import Resume
 from support.clusters.job_history import Story, memory
 
 from spotelastic.controller.accounting import restores
-from spotelastic.controller.etcd.etcd_mirror import Records
+from spotelastic.controller.model.observation import Records
 from spotelastic.model.progress import Event, Progress
 
 

@@ -7,9 +7,14 @@ from spotelastic_checkpoints.types import Schedule
 from support.store.memory_store import MemoryStore
 
 from spotelastic.cloud.model import Instance, InstanceState, Role
-from spotelastic.controller.accounting.status import status, step_time
-from spotelastic.controller.etcd.etcd_mirror import Mirror, Records
-from spotelastic.controller.model.observation import REPLACED, DepartedNode, SlowReplacement
+from spotelastic.controller.accounting.status import Account, status, step_time
+from spotelastic.controller.etcd.etcd_mirror import Mirror
+from spotelastic.controller.model.observation import (
+    REPLACED,
+    DepartedNode,
+    Records,
+    SlowReplacement,
+)
 from spotelastic.model.gpu import GpuFault
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import Failure, Job
@@ -76,16 +81,18 @@ def test_a_node_that_comes_back_with_other_code_is_not_gone() -> None:
     told = frozenset({("restart", "d", "::1")})
     states = {
         row.id: row.state
-        for row in status("demo", replace(RECORDS, told=told), MACHINES, "b", 50.0).nodes
+        for row in status("demo", Account(replace(RECORDS, told=told), MACHINES), "b", 50.0).nodes
     }
     assert states["d"] == "restarting"
     again = replace(RECORDS, told=told, left={"d": DepartedNode("2", 40.0)})
-    states = {row.id: row.state for row in status("demo", again, MACHINES, "b", 50.0).nodes}
+    states = {
+        row.id: row.state for row in status("demo", Account(again, MACHINES), "b", 50.0).nodes
+    }
     assert states["d"] == "gone"
 
 
 def test_the_status_shows_every_node_with_its_part() -> None:
-    made = status("demo", RECORDS, MACHINES, "b", 50.0)
+    made = status("demo", Account(RECORDS, MACHINES), "b", 50.0)
     assert {(row.id, row.state, row.ranks) for row in made.nodes} == {
         ("a", "training", (0, 1)),
         ("b", "draining", (2, 3)),
@@ -109,14 +116,14 @@ def test_a_node_that_trains_on_shows_when_it_may_go_and_one_that_is_gone_does_no
         id: Notice(InterruptionKind.RETIREMENT, id, "imds", 1.0, 2.0, deadline=900.0)
         for id in ("a", "d")
     }
-    made = status("demo", replace(RECORDS, scheduled=told, drains={}), MACHINES, "b", 50.0)
+    made = status("demo", Account(replace(RECORDS, scheduled=told, drains={}), MACHINES), "b", 50.0)
     assert {row.id: row.leaves_at for row in made.nodes if row.leaves_at} == {"a": 900.0}
 
 
 def test_a_failed_job_shows_the_first_failing_rank_and_its_traceback() -> None:
     failure = Failure("f", "a", "r", 1, 1, 40.0, 1, "ValueError: no", "Traceback ...\nValueError")
     failed = replace(RECORDS, job=Job("failed", 41.0, "", 40, failure))
-    made = status("demo", failed, MACHINES, "", 50.0)
+    made = status("demo", Account(failed, MACHINES), "", 50.0)
     assert made.state == "failed"
     assert made.step == 40
     assert "rank 1 on a" in made.reason
@@ -126,13 +133,13 @@ def test_a_failed_job_shows_the_first_failing_rank_and_its_traceback() -> None:
 def test_silence_is_shown_until_the_job_has_ended() -> None:
     line = "no step for 961 s: rank 0 at train.py:27"
     silent = replace(RECORDS, progress={"a": Progress("a", 3, 41, 40.0, quiet=line)})
-    assert status("demo", silent, MACHINES, "", 50.0).quiet == line
+    assert status("demo", Account(silent, MACHINES), "", 50.0).quiet == line
     stopped = replace(silent, job=Job("stopped", 41.0, "told to stop", 41))
-    assert status("demo", stopped, MACHINES, "", 50.0).quiet == ""
+    assert status("demo", Account(stopped, MACHINES), "", 50.0).quiet == ""
 
 
 def test_before_the_first_round_the_job_is_pending() -> None:
-    made = status("demo", Records(), {"e": MACHINES["e"]}, "", 5.0)
+    made = status("demo", Account(Records(), {"e": MACHINES["e"]}), "", 5.0)
     assert (made.state, made.step, made.loss) == ("pending", 0, None)
     assert made.nodes == (
         NodeStatus("e", "worker", "joining", "us-east-1a", "127.80.0.9", (), "g5.xlarge"),
@@ -160,9 +167,9 @@ def test_the_status_tells_how_far_all_nodes_are_with_the_newest_checkpoint() -> 
             "gone": told(80, 10),
         },
     )
-    assert status("demo", records, {}, "", 5.0).upload == Upload(80, 80, 200, 20.0)
+    assert status("demo", Account(records, {}), "", 5.0).upload == Upload(80, 80, 200, 20.0)
     committed = dict(records.progress, d=Progress("", 1, 90, 5.0, committed=80))
-    assert status("demo", replace(records, progress=committed), {}, "", 5.0).upload is None
+    assert status("demo", Account(replace(records, progress=committed), {}), "", 5.0).upload is None
 
 
 def test_the_status_tells_of_which_step_each_node_has_its_partners_shards() -> None:
@@ -170,7 +177,7 @@ def test_the_status_tells_of_which_step_each_node_has_its_partners_shards() -> N
     round_ = replace(ROUND, partners=pairs)
 
     def replica(**of: Progress) -> int:
-        return status("demo", Records(round=round_, progress=of), {}, "", 5.0).replica
+        return status("demo", Account(Records(round=round_, progress=of), {}), "", 5.0).replica
 
     def told(step: int, round: int = round_.number) -> Progress:
         return Progress("", round, 90, 5.0, replica=step)
@@ -178,13 +185,15 @@ def test_the_status_tells_of_which_step_each_node_has_its_partners_shards() -> N
     assert replica(a=told(80), b=told(90)) == 80
     assert replica(a=told(80)) == 0
     assert replica(a=told(80), b=told(90, round_.number - 1)) == 0, "of the round before"
-    assert status("demo", Records(round=ROUND), {}, "", 5.0).replica == 0
+    assert status("demo", Account(Records(round=ROUND), {}), "", 5.0).replica == 0
 
 
 def test_status_warns_of_replicas_that_take_longer_than_snapshots_are_apart() -> None:
     def warnings(seconds: float, round_: Round) -> tuple[str, ...]:
         told = {"a": replace(RECORDS.progress["a"], replica_time=seconds)}
-        return status("demo", replace(RECORDS, round=round_, progress=told), {}, "", 5.0).warnings
+        return status(
+            "demo", Account(replace(RECORDS, round=round_, progress=told), {}), "", 5.0
+        ).warnings
 
     pairs = (Partner("a", "b", "b:1"), Partner("b", "a", "a:1"))
     # Ten steps of half a second each.
@@ -205,7 +214,7 @@ def test_status_warns_of_what_cannot_be_read_and_of_unlike_versions() -> None:
     store.put(KEYS.round, b'{"number":"first"}')
     store.put(KEYS.event("1"), encode(Event(1.0, "version", "a does not know it", "a")))
     store.put(KEYS.event("2"), encode(Event(1.0, "version", "c does not know it", "c")))
-    made = status("demo", mirror.records(), {}, "", 5.0)
+    made = status("demo", Account(mirror.records(), {}), "", 5.0)
     unread, mixed, said = made.warnings
     assert "cannot read all/round in etcd" in unread and "number" in unread
     assert f"{PROTOCOL} (the controller, a), {later} (b)" in mixed
@@ -213,7 +222,7 @@ def test_status_warns_of_what_cannot_be_read_and_of_unlike_versions() -> None:
     store.put(KEYS.round, encode(Round(1, "i", "started", (), "start", "")))
     store.delete(KEYS.live("b"))
     store.delete(KEYS.event("1"))
-    assert status("demo", mirror.records(), {}, "", 5.0).warnings == ()
+    assert status("demo", Account(mirror.records(), {}), "", 5.0).warnings == ()
     watch.close()
     store.close()
 
@@ -225,7 +234,10 @@ def test_the_status_names_slow_nodes_as_long_as_they_are_there() -> None:
     slow = {id: SlowNode(id, "1", 30.0, factor, 0.6) for id, factor in (("a", 1.5), ("b", 2.0))}
     gone = SlowNode("x", "1", 30.0, 3.0, 0.3)
     seen = replace(RECORDS, slow={**slow, "x": gone})
-    assert [each.node for each in status("demo", seen, MACHINES, "a", 50.0).slow] == ["b", "a"]
+    assert [each.node for each in status("demo", Account(seen, MACHINES), "a", 50.0).slow] == [
+        "b",
+        "a",
+    ]
 
 
 def test_a_controller_remembers_who_is_slow_and_who_was_replaced_for_it() -> None:
@@ -251,10 +263,10 @@ def test_a_sick_node_is_shown_with_what_was_seen_for_an_hour() -> None:
     xid = Event(41.0, "gpu", "a: GPU 0000:1c:00: Xid 31, the program has used a wrong address", "a")
     elsewhere = Event(41.0, "gpu", "d: GPU 0000:1c:00: Xid 31", "d")
     ill = replace(RECORDS, drains={"b": drain}, events=(told, told, xid, elsewhere))
-    shown = status("demo", ill, MACHINES, "a", 50.0)
+    shown = status("demo", Account(ill, MACHINES), "a", 50.0)
     assert {each.id: each.state for each in shown.nodes}["b"] == "sick"
     assert shown.warnings == (told.message, xid.message)
-    assert status("demo", ill, MACHINES, "a", 4000.0).warnings == (xid.message,)
+    assert status("demo", Account(ill, MACHINES), "a", 4000.0).warnings == (xid.message,)
 
 
 def test_the_status_says_which_network_nodes_have() -> None:
@@ -263,7 +275,7 @@ def test_the_status_says_which_network_nodes_have() -> None:
         return Event(20.0, "efa", f"{node} has {devices} EFA devices", node, data)
 
     def network(*events: Event) -> str:
-        return status("demo", replace(RECORDS, events=events), MACHINES, "a", 50.0).network
+        return status("demo", Account(replace(RECORDS, events=events), MACHINES), "a", 50.0).network
 
     assert network() == ""
     alike = [efa(node, 4, plugin=True) for node in ("a", "b", "c", "gone")]
@@ -272,7 +284,7 @@ def test_the_status_says_which_network_nodes_have() -> None:
         "EFA: 4 devices, plugin yes (a, b); EFA: 1 device, plugin no (c)"
     )
     lacking = status(
-        "demo", replace(RECORDS, events=(efa("a", 4, plugin=False),)), MACHINES, "a", 50.0
+        "demo", Account(replace(RECORDS, events=(efa("a", 4, plugin=False),)), MACHINES), "a", 50.0
     )
     assert lacking.network == "EFA: 4 devices, plugin no (a)"
     assert lacking.warnings == ("a has 4 EFA devices",)
@@ -282,9 +294,8 @@ def test_what_is_announced_and_what_somebody_has_suspended_is_shown() -> None:
     kind = InterruptionKind.MAINTENANCE
     reboot = Notice(kind, "a", "imds", 1.0, 2.0, 1_000_000.0, "system-reboot", "event-1")
     nodes = {"a": reboot, "b": replace(reboot, node="b"), "x": replace(reboot, node="x")}
-    shown = status(
-        "demo", replace(RECORDS, scheduled=nodes), MACHINES, "a", 41.0, held=("it is suspended",)
-    )
+    records, held = replace(RECORDS, scheduled=nodes), ("it is suspended",)
+    shown = status("demo", Account(records, MACHINES, held=held), "a", 41.0)
     assert shown.warnings == (
         "it is suspended",
         "a will be rebooted, or cut off for a while at 1970-01-12 13:46 UTC (system-reboot)",

@@ -11,13 +11,13 @@ from support.clusters.leading_controller import CONFIG
 
 from spotelastic.cloud.model import TRAFFIC_USD, GroupNames
 from spotelastic.controller.accounting import ledger, usage
-from spotelastic.controller.accounting.usage import GB, HOUR, Bill, Usage
+from spotelastic.controller.accounting.usage import GB, Bill, Usage
 from spotelastic.controller.decisions import limits
-from spotelastic.controller.etcd.etcd_mirror import Records
 from spotelastic.controller.loop.leader_state import LeaderState
-from spotelastic.controller.model.observation import ControllerPolicy, Observation
+from spotelastic.controller.model.observation import ControllerPolicy, Observation, Records
 from spotelastic.metrics import job as job_metrics
 from spotelastic.metrics.job import PublishedFacts
+from spotelastic.model.counting import HOUR
 from spotelastic.model.job import Capacity, Job
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.progress import Progress
@@ -65,8 +65,8 @@ def test_every_byte_is_on_the_bill_once(happens: Sequence[tuple[str, str, int]])
         )
         published = published if what in ("sends", "leader changes") else bill
     assert {name: bill[name].crossed for name in "ab"} == total
-    spent = usage.split(bill.values(), HOUR)
-    assert spent.traffic.spent == pytest.approx(sum(total.values()) / GB * TRAFFIC_USD)
+    spent = usage.expenses(bill.values(), HOUR)["traffic_usd"]
+    assert spent == pytest.approx(sum(total.values()) / GB * TRAFFIC_USD)
 
 
 @given(
@@ -106,7 +106,7 @@ def test_a_limit_of_the_cost_sees_traffic() -> None:
     assert money.workers == 1.0
     policy = ControllerPolicy(capacity=Capacity(max_cost=5.2), ends_within=0.0)
     (without, with_it) = (
-        limits.verdict(Observation(2, 0.0, money=each), HOUR, policy)
+        limits.verdict(Observation(desired=2, since=0.0, money=each), HOUR, policy)
         for each in (usage.money(BILL.values(), HOUR), replace(money, spent=5.3))
     )
     assert without is None
@@ -119,7 +119,7 @@ def test_who_does_not_train_or_is_gone_sends_nothing_now() -> None:
     )
     assert [bill[name].crossing for name in "ab"] == [9, 0]
     gone = usage.closed(bill, HOUR)
-    assert usage.split(gone.values(), HOUR).traffic.per_hour == 0.0
+    assert usage.expenses(gone.values(), HOUR)["traffic_usd_per_hour"] == 0.0
     assert gone["a"].traffic.spent > 0.0
 
 

@@ -70,13 +70,13 @@ def test_a_warning_from_the_queue_drains_and_replaces_at_once_and_is_deleted_las
     written, replaced, told, discarded = decision.actions
     assert written == DrainNode(
         Drain("a", Notice(InterruptionKind.SPOT_INTERRUPTION, "a", "sqs", 999.0, 999.75, 1119.0)),
-        "e1",
+        cause="e1",
     )
     assert isinstance(told, Tell)
     assert told.event.data["at"] == 999.0
     assert told.event.data["seen_at"] == 999.75
-    assert replaced == Replace("a", "it has a notice", "e1")
-    assert discarded == Discard(warning, "handled", "e1")
+    assert replaced == Replace("a", "it has a notice", cause="e1")
+    assert discarded == Discard(warning, "handled", cause="e1")
 
 
 def test_a_notice_that_the_agent_saw_first_replaces_without_any_message() -> None:

@@ -52,7 +52,7 @@ def kept(seen: Observation, minimum: int = 1, asked_at: float = 0.0) -> tuple[in
 
 
 def test_a_sick_node_is_replaced() -> None:
-    seen = replace(healthy("i-1", "i-2"), drains={"i-1": leaving("i-1")}, sick=ill("i-1"))
+    seen = replace(healthy("i-1", "i-2"), drains={"i-1": leaving("i-1")}, events=ill("i-1"))
     (goes,) = only(decide(seen, NOW, POLICY), Replace)
     assert goes == Replace("i-1", "it is sick")
     assert kept(seen) == (2, [])
@@ -60,9 +60,11 @@ def test_a_sick_node_is_replaced() -> None:
 
 def test_a_few_are_replaced_and_further_ones_make_the_job_smaller() -> None:
     names = [f"i-{n}" for n in range(8)]
-    three = replace(healthy(*names), sick=ill("a", "b", "c"))
+    three = replace(healthy(*names), events=ill("a", "b", "c"))
     assert kept(three) == (8, [])
-    seen = replace(healthy(*names), sick=ill("a", "b", "c", "i-0"), drains={"i-0": leaving("i-0")})
+    seen = replace(
+        healthy(*names), events=ill("a", "b", "c", "i-0"), drains={"i-0": leaving("i-0")}
+    )
     desired, told = kept(seen, minimum=4)
     assert desired == 7
     assert told == [
@@ -75,7 +77,7 @@ def test_a_few_are_replaced_and_further_ones_make_the_job_smaller() -> None:
 def test_the_job_fails_with_the_cause_when_min_cannot_be_reached() -> None:
     seen = replace(
         healthy("i-1", "i-2"),
-        sick=ill("a", "b", "i-1") + ill("i-2", fault=ERRORS),
+        events=ill("a", "b", "i-1") + ill("i-2", fault=ERRORS),
         drains={name: leaving(name) for name in ("i-1", "i-2")},
     )
     _, told = kept(seen, minimum=2)
@@ -87,9 +89,9 @@ def test_the_job_fails_with_the_cause_when_min_cannot_be_reached() -> None:
 
 def test_what_was_before_the_job_or_an_hour_ago_or_before_up_ran_again_does_not_count() -> None:
     names = "a", "b", "c", "d", "e"
-    seen = replace(healthy("i-1"), sick=ill(*names, at=599.0))
+    seen = replace(healthy("i-1"), events=ill(*names, at=599.0))
     assert kept(seen) == (1, []), "before this life of the job"
-    late = replace(healthy("i-1"), sick=ill(*names, at=700.0))
+    late = replace(healthy("i-1"), events=ill(*names, at=700.0))
     assert kept(late, minimum=2)[1], "they count otherwise"
     assert kept(late, minimum=2, asked_at=701.0) == (1, [])
     found = health.sick(ill(*names, at=700.0), 1, 0.0, 700.0 + health.WITHIN)
@@ -97,7 +99,7 @@ def test_what_was_before_the_job_or_an_hour_ago_or_before_up_ran_again_does_not_
 
 
 def test_one_node_counts_once_however_often_it_is_told() -> None:
-    seen = replace(healthy("i-1"), sick=ill(*["a"] * 9))
+    seen = replace(healthy("i-1"), events=ill(*["a"] * 9))
     assert kept(seen, minimum=2) == (1, [])
 
 
@@ -120,7 +122,7 @@ def test_no_more_are_replaced_within_an_hour_than_may_be(
 
 
 def failing(*failures: Event, nodes: tuple[str, ...] = ("i-1", "i-2", "i-3")) -> Observation:
-    return replace(healthy(*nodes), failures=failures)
+    return replace(healthy(*nodes), events=failures)
 
 
 TWICE = (
@@ -148,7 +150,7 @@ def test_a_node_that_fails_first_twice_in_a_row_is_replaced() -> None:
 def test_it_is_done_once_in_a_life_of_the_job() -> None:
     (told,) = only(decide(failing(*TWICE), NOW, POLICY), Tell)
     assert isinstance(told, Tell)
-    again = replace(failing(*TWICE), sick=(told.event,))
+    again = replace(failing(*TWICE), events=(told.event,))
     assert only(decide(again, NOW, POLICY), DrainNode) == []
 
 

@@ -76,7 +76,7 @@ def test_stop_has_the_nodes_save_first_and_is_answered_after_that_was_asked() ->
     kinds = [type(action) for action in actions]
     assert kinds.index(AskToEnd) < kinds.index(Reply)
     (asked,) = only(cluster(STOP), AskToEnd)
-    assert asked == AskToEnd(Ending("stopped", NOW, "stopped by command"), "c1")
+    assert asked == AskToEnd(Ending("stopped", NOW, "stopped by command"), cause="c1")
     assert answer(cluster(STOP)) == Answer("c1", NOW, "stops once its last step is committed")
     assert only(cluster(STOP), Replace, SetDesired) == []
 
@@ -154,7 +154,7 @@ def test_a_restart_brings_new_nodes_and_leaves_none_of_the_old_ones(state: str) 
 
 
 def test_scale_changes_the_description_and_moves_nobody_by_itself() -> None:
-    assert only(cluster(grow(2, 8)), Rescale) == [Rescale(grow(2, 8), "c3")]
+    assert only(cluster(grow(2, 8)), Rescale) == [Rescale(grow(2, 8), cause="c3")]
     assert only(cluster(grow(2, 8)), Replace, SetDesired) == []
 
 

@@ -20,7 +20,6 @@ from spotelastic.controller.decisions import housekeeping
 from spotelastic.controller.decisions.decide import decide
 from spotelastic.controller.effects.executor import ControllerExecutor
 from spotelastic.controller.loop.leader_state import LeaderState
-from spotelastic.controller.loop.requests import Performed
 from spotelastic.controller.model.observation import (
     Action,
     AskToEnd,
@@ -218,9 +217,12 @@ def test_a_warning_is_deleted_only_once_its_node_is_replaced(store: MemoryStore)
     place, (warning, _) = GroupMember("i-noticed", "InService"), everything().messages
     machine = everything().machines["i-noticed"]
     seen = Observation(
-        1, 0.0, group=WorkerGroup("workers", 1, (place,)), machines={"i-noticed": machine}
+        desired=1,
+        since=0.0,
+        group=WorkerGroup("workers", 1, (place,)),
+        machines={"i-noticed": machine},
+        messages=(warning,),
     )
-    seen = replace(seen, messages=(warning,))
     for fails in (0, 0, -1):
         client = Client(fails, TROUBLE["throttled"])
         actor(client, store, leadership).perform(decide(seen, NOW, POLICY).actions)
@@ -237,7 +239,7 @@ def test_a_message_whose_receipt_holds_no_more_is_not_deleted_for_ever(
     """Each try would have AWS looked at again."""
     code = {"Code": "ReceiptHandleIsInvalid", "Message": "it has expired"}
     client = Client(0, ClientError({"Error": code}, "DeleteMessage"))
-    discard = Discard(everything().messages[1], "foreign", "e2")
+    discard = Discard(everything().messages[1], "foreign", cause="e2")
     assert actor(client, store, leads(store)).perform([discard]) == (discard,)
 
 
@@ -245,8 +247,8 @@ def test_a_message_counts_once_it_is_deleted(store: MemoryStore) -> None:
     acts = actor(Client(0, TROUBLE["throttled"]), store, leads(store))
     state = LeaderState.first(CONFIG, GroupNames("spot", "on-demand"), 0.0)
     for counted in ({}, {"foreign": 1}):
-        done = acts.perform([Discard(everything().messages[1], "foreign", "e2")])
-        state = state.answered(Performed(done), 1.0)
+        done = acts.perform([Discard(everything().messages[1], "foreign", cause="e2")])
+        state = state.performed(done)
         assert state.fates == counted
 
 

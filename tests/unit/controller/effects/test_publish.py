@@ -11,8 +11,9 @@ from support.processes.needed_threads import begun
 from support.processes.patience import PATIENT
 
 from spotelastic.cloud.bucket import CURVE, EVENTS, MEASURED, STATUS
-from spotelastic.controller.effects.publisher import PROGRESS_EVERY, Account, Publisher
-from spotelastic.controller.etcd.etcd_mirror import Records
+from spotelastic.controller.accounting.status import Account
+from spotelastic.controller.effects.publisher import PROGRESS_EVERY, Publisher
+from spotelastic.controller.model.observation import Records
 from spotelastic.errors import Unavailable
 from spotelastic.model.job import Job, JobState
 from spotelastic.model.progress import Event, Point, Status

@@ -7,25 +7,27 @@ from dataclasses import dataclass, field, replace
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from support.clusters.leading_controller import CONFIG, PACE, CloudAnswers, take_turn, warns
+from support.clusters.leading_controller import CONFIG, PACE, FakeCalls, take_turn, warns
 from support.clusters.memory_capacity import MemoryCapacity
 
 from spotelastic.cloud.events import StateChange
 from spotelastic.cloud.memory.memory_capacity import NAMES
 from spotelastic.cloud.model import GroupMember, Instance, LaunchQuotas, WorkerGroup
 from spotelastic.controller.decisions import interruptions
-from spotelastic.controller.etcd.etcd_mirror import Records
 from spotelastic.controller.loop.leader_state import (
     SHOWN_WITHIN,
+    AnyAction,
+    Inputs,
+    JobRead,
     LeaderState,
     groups_now,
     instances_now,
 )
-from spotelastic.controller.loop.requests import AnyAction, Inputs, JobRead, Request, StepAnswer
 from spotelastic.controller.model.observation import (
     CompleteDrain,
     Message,
     Observation,
+    Records,
     Remove,
     Replace,
     SetDesired,
@@ -41,7 +43,7 @@ OLDEST = 30.0
 
 
 @dataclass
-class Late:
+class Late(FakeCalls):
     """A cloud in memory, each answer of which is from some changes ago, and its one leader."""
 
     ages: list[int]
@@ -79,7 +81,9 @@ class Late:
 
     def take_turn(self) -> None:
         self.now += PACE.idle  # each turn looks
-        self.state = take_turn(self.state, self.inputs(), self.answer)
+        settings = replace(CONFIG.spec.settings, max_nodes=self.wanted)
+        self.read = JobRead(False, replace(CONFIG.spec, settings=settings), LaunchQuotas())
+        self.state = take_turn(self.state, self)
 
     def inputs(self) -> Inputs:
         self.now += 0.01
@@ -88,7 +92,6 @@ class Late:
             job=Job("running", START),
             nodes={name: Node(name, f"{name}-1", "", "z", Fingerprint()) for name in alive},
             drains={name: Drain(name, self.notice(name)) for name in self.warned},
-            healthy=True,
         )
         return Inputs(self.now, self.now, 1.0, records)
 
@@ -101,20 +104,18 @@ class Late:
         age = min(lately, self.ages.pop(0) if self.ages else 0)
         return self.past[len(self.past) - 1 - age]
 
-    def answer(self, request: Request) -> StepAnswer:
-        settings = replace(CONFIG.spec.settings, max_nodes=self.wanted)
-        job = JobRead(False, replace(CONFIG.spec, settings=settings), LaunchQuotas())
-        answers = CloudAnswers(
-            job, lambda: self.seen()[0], lambda: self.seen()[1], self.perform_all
-        )
-        return StepAnswer(answers(request), self.inputs())
+    def groups(self) -> Mapping[str, WorkerGroup]:
+        return self.seen()[0]
 
-    def perform_all(self, actions: Sequence[AnyAction]) -> Sequence[AnyAction]:
+    def machines(self) -> Mapping[str, Instance]:
+        return self.seen()[1]
+
+    def perform(self, actions: Sequence[AnyAction]) -> tuple[AnyAction, ...]:
         for action in actions:
-            self.perform(action)
-        return actions
+            self.act(action)
+        return tuple(actions)
 
-    def perform(self, action: object) -> None:
+    def act(self, action: object) -> None:
         match action:
             case Replace(instance):
                 self.gone[instance] += 1

@@ -1,37 +1,32 @@
-"""A turn of the leader is a pure step: from its state and the answers to its requests alone."""
+"""A turn of the leader: what it does first, and that no failed call leaves traces."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from hypothesis import given
 from hypothesis import strategies as st
-from support.clusters.leading_controller import CONFIG, NODES, CloudAnswers, take_turn, warns
+from support.clusters.leading_controller import CONFIG, NODES, FakeCalls, take_turn, warns
 
 from spotelastic.cloud.model import GroupMember, GroupNames, Instance, LaunchQuotas, WorkerGroup
+from spotelastic.controller.accounting.status import Account
+from spotelastic.controller.accounting.usage import Bill
 from spotelastic.controller.decisions.housekeeping import Teardown
-from spotelastic.controller.etcd.etcd_mirror import Records
-from spotelastic.controller.loop.leader_state import LeaderState
-from spotelastic.controller.loop.requests import (
+from spotelastic.controller.loop.leader_state import (
     AnyAction,
-    Failed,
+    CloudView,
     Inputs,
     JobRead,
-    LookAtGroups,
-    LookAtInstances,
-    LookAtJob,
-    Perform,
-    Publish,
-    Request,
-    Result,
-    StepAnswer,
-    TakeOver,
+    LeaderState,
+    TakenOver,
 )
-from spotelastic.controller.model.observation import Message, Replace
+from spotelastic.controller.model.observation import Message, Records, Replace
+from spotelastic.errors import Unavailable
 from spotelastic.model.gpu import GpuFault
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import Job
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Drain, Notice
+from spotelastic.model.progress import Event
 
 NAMES = GroupNames("spot", "on-demand")
 GROUP = WorkerGroup("spot", len(NODES), tuple(GroupMember(name, "InService") for name in NODES))
@@ -41,15 +36,17 @@ INSTANCES = {
 RECORDS = Records(
     job=Job("running", 0.0),
     nodes={name: Node(name, f"{name}-1", "", "z", Fingerprint()) for name in NODES},
-    healthy=True,
 )
 JOB = JobRead(False, CONFIG.spec, LaunchQuotas())
 FIRST = LeaderState.first(CONFIG, NAMES, 1.0)
 
 
+LOOKS = "take over", "job", "groups", "instances"
+
+
 @dataclass
-class World:
-    """Answers requests: each fails or succeeds as told, and warnings come as told."""
+class World(FakeCalls):
+    """Each call fails or succeeds as told, and warnings come as told."""
 
     fails: Iterator[bool] = field(default_factory=lambda: iter(()))
     warned: Iterator[str] = field(default_factory=lambda: iter(()))
@@ -57,52 +54,52 @@ class World:
     messages: tuple[Message, ...] = ()
     replaced: set[str] = field(default_factory=set)
     records: Records = RECORDS
-    job: JobRead = JOB
-    asked: list[tuple[Request, Result, Inputs]] = field(default_factory=list)
+    read: JobRead = JOB
+    asked: list[tuple[str, object, tuple[Message, ...]]] = field(default_factory=list)
+    """The calls: each with what it was given, and the messages that had come by its end."""
 
     def inputs(self) -> Inputs:
         self.now += 0.01
         return Inputs(self.now, self.now, 1.0, self.records, self.messages)
 
-    def answer(self, request: Request) -> StepAnswer:
-        result = self._result(request)
+    def called(self, name: str, given: object = None) -> bool:
+        """Note a call; whether it is made."""
+        fails = next(self.fails, False)
         if node := next(self.warned, ""):
             self.messages += (warns(node),)
-        answer = StepAnswer(result, self.inputs())
-        self.asked.append((request, result, answer.inputs))
-        return answer
+        self.asked.append((name, given, self.messages))
+        if fails and name in LOOKS:
+            raise Unavailable("AWS is busy")
+        return not fails
 
-    def _result(self, request: Request) -> Result:
-        fails = next(self.fails, False)
-        if fails and isinstance(request, TakeOver | LookAtJob | LookAtGroups | LookAtInstances):
-            return Failed("AWS is busy")
+    def take_over(self) -> TakenOver:
+        self.called("take over")
+        return super().take_over()
 
-        def perform(actions: Sequence[AnyAction]) -> Sequence[AnyAction]:
-            done = () if fails else actions
-            self.replaced |= {each.instance for each in done if isinstance(each, Replace)}
-            return done
+    def job(self, types: tuple[str, ...], *, required: bool) -> JobRead | None:
+        self.called("job")
+        return self.read
 
-        return CloudAnswers(self.job, lambda: {"spot": GROUP}, lambda: INSTANCES, perform)(request)
+    def groups(self) -> Mapping[str, WorkerGroup]:
+        self.called("groups")
+        return {"spot": GROUP}
+
+    def instances(self, view: CloudView) -> tuple[Mapping[str, Instance], Bill, str]:
+        self.called("instances")
+        return INSTANCES, {}, ""
+
+    def perform(self, actions: Sequence[AnyAction]) -> tuple[AnyAction, ...]:
+        done = tuple(actions) if self.called("perform", actions) else ()
+        self.replaced |= {each.instance for each in done if isinstance(each, Replace)}
+        return done
+
+    def publish(self, account: Account, *, last: bool) -> tuple[Event, ...]:
+        self.called("publish", account if last else None)
+        return ()
 
 
 def leading() -> LeaderState:
-    world = World()
-    return take_turn(FIRST, world.inputs(), world.answer)
-
-
-def test_a_turn_is_repeated_from_its_answers_alone() -> None:
-    world = World(fails=iter([False, False, False, True]), warned=iter(["", "", "i-1"]))
-    first = world.inputs()
-    state = take_turn(leading(), first, world.answer)
-    recorded = iter(world.asked)
-
-    def again(request: Request) -> StepAnswer:
-        asked, result, inputs = next(recorded)
-        assert request == asked
-        return StepAnswer(result, inputs)
-
-    assert take_turn(leading(), first, again) == state
-    assert next(recorded, None) is None
+    return take_turn(FIRST, World())
 
 
 @given(st.lists(st.booleans(), max_size=40), st.lists(st.sampled_from(["", *NODES]), max_size=40))
@@ -115,14 +112,14 @@ def test_whatever_fails_a_warned_node_is_tried_before_the_next_look(
         tried: set[str] = set()
         known: set[str] = {message.warns for message in world.messages}
         world.asked.clear()
-        state = take_turn(state, world.inputs(), world.answer)
-        for request, _, inputs in world.asked:
-            if isinstance(request, Perform):
-                tried |= {each.instance for each in request.actions if isinstance(each, Replace)}
-            elif isinstance(request, LookAtJob | LookAtGroups | LookAtInstances):
+        state = take_turn(state, world)
+        for name, what, messages in world.asked:
+            if isinstance(what, list | tuple):
+                tried |= {each.instance for each in what if isinstance(each, Replace)}
+            elif name in LOOKS[1:]:
                 due = known - tried - world.replaced - state.warnings.missed
-                assert not due, (request, due)
-            known = {message.warns for message in inputs.messages}
+                assert not due, (name, due)
+            known = {message.warns for message in messages}
         world.now += 1.0
 
 
@@ -133,10 +130,10 @@ def test_sick_nodes_wait_for_the_look_that_tells_how_many_are_replaced() -> None
     notice = Notice(InterruptionKind.UNHEALTHY, "i-1", "health", 99.0, 99.0)
     drains = {"i-1": Drain("i-1", notice)}
     world = World(records=replace(RECORDS, drains=drains, events=tuple(sick)))
-    take_turn(leading(), world.inputs(), world.answer)
+    take_turn(leading(), world)
     assert world.replaced == set()
     one = World(records=replace(RECORDS, drains=drains, events=tuple(sick[-1:])))
-    take_turn(leading(), one.inputs(), one.answer)
+    take_turn(leading(), one)
     assert one.replaced == {"i-1"}
 
 
@@ -146,7 +143,7 @@ def test_what_failed_before_does_not_matter_once_the_cloud_answers_again(
 ) -> None:
     world, state = World(fails=iter(fails)), FIRST
     for _ in range(len(fails) + 5):
-        state = take_turn(state, world.inputs(), world.answer)
+        state = take_turn(state, world)
         world.now += 100.0
     assert state.taken_over
     assert state.view.groups == {"spot": replace(GROUP)}
@@ -159,15 +156,11 @@ def test_a_cluster_that_does_not_linger_publishes_the_end_before_it_goes() -> No
     assert CONFIG.spec is not None
     job = replace(JOB, spec=replace(CONFIG.spec, linger=0.0))
     ended = replace(RECORDS, job=Job("succeeded", 99.0))
-    world = World(records=ended, job=job)
-    take_turn(FIRST, world.inputs(), world.answer)
-    requests = [request for request, _, _ in world.asked]
-    told = [
-        isinstance(each, Publish) and each.last and each.account.records.job == ended.job
-        for each in requests
-    ]
+    world = World(records=ended, read=job)
+    take_turn(FIRST, world)
+    told = [isinstance(it, Account) and it.records.job == ended.job for _, it, _ in world.asked]
     goes = [
-        isinstance(each, Perform) and any(isinstance(it, Teardown) for it in each.actions)
-        for each in requests
+        isinstance(given, tuple) and any(isinstance(it, Teardown) for it in given)
+        for _, given, _ in world.asked
     ]
     assert told.index(True) < goes.index(True)
