@@ -12,7 +12,6 @@ import math
 import os
 import time
 from collections.abc import Iterable, Iterator, MutableMapping
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, ClassVar, NoReturn, Self, TypeVar
 
@@ -111,7 +110,7 @@ class Checkpointer(Saving):
         self._client: WorkerClient | None = None
         self._losses: Losses | None = None
         self._logged = LoggedValues()
-        self._measuring: Measuring | None = None
+        self._measuring = Measuring()
         self._plan: SavePlan | None = None
         self._restored = False
         self._process = 0
@@ -150,7 +149,7 @@ class Checkpointer(Saving):
             go_back=self._go_back,
             tell=self._tell_of_step,
             start_anew=self._start_anew,
-            voting=lambda: nullcontext() if self._measuring is None else self._measuring.voting(),
+            voting=lambda: self._measuring.voting(),  # noqa: PLW0108
             loops=self._loops,
             save_held=self._save_held,
         )
@@ -203,8 +202,7 @@ class Checkpointer(Saving):
         if self._session is None or self._client is None or self._plan is None:
             return
         self._settle(self._client)
-        if self._measuring is not None:
-            self._measuring.close()
+        self._measuring.close()
         self._plan.close()
         self._client.close()
 
@@ -250,8 +248,7 @@ class Checkpointer(Saving):
             self._losses.finish()
             self._logged.finish(client.page, time.time())
         self._beside.close()
-        if self._measuring is not None:
-            self._measuring.close()
+        self._measuring.close()
         plan.close()
         client.leave(clean=clean)
         session.close(finished)
@@ -372,8 +369,7 @@ class Checkpointer(Saving):
         self._steps.refuse_unguarded()
         if is_new:
             self._take = 0
-            if self._measuring is not None:
-                self._measuring.step_ends(step)
+            self._measuring.step_ends(step)
             total = total or self._loops.end
             now = time.time()
             self._losses.publish(step, loss, now, total, float(samples))
@@ -390,8 +386,7 @@ class Checkpointer(Saving):
         if not self._holds and (at_target or not skips):
             self._save_if_due(step, session, client, agreed=at_target)
         self._recording.stepped(step, loss, client.page)
-        if self._measuring is not None:
-            self._measuring.step_begins()
+        self._measuring.step_begins()
 
     def log(self, /, **values: Any) -> None:
         """Show values of the script beside the loss, by their names: `log(lr=..., grad_norm=...)`.

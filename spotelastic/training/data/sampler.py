@@ -21,7 +21,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -34,6 +34,9 @@ from spotelastic.model.in_place import AUDIT
 from spotelastic.training.data import audit, randomness, sum_tree
 from spotelastic.training.data.audit import AuditPlan
 from spotelastic.training.data.loader_passes import Pass, Passes
+
+if TYPE_CHECKING:
+    from spotelastic.training.exact.pieces import Pieces
 
 MOST_VIRTUAL_RANKS = 1024
 
@@ -61,30 +64,9 @@ class Microbatch:
     """Rows within the share."""
     weight: float
     last: bool
-    """Whether gradients are exchanged in its backward pass. Each rank has exactly one such
-    piece.
-    """
+    """Whether its backward pass exchanges gradients. Each rank has exactly one such piece."""
     loss: Any = None
     """With virtual ranks, set it to the piece's mean loss, and `sampler.loss` is that of all."""
-
-
-class VirtualRanksSum(Protocol):
-    """Computes a step's virtual ranks, and sums what they come to."""
-
-    loss: torch.Tensor | None
-    norm: torch.Tensor | None
-    """The norm by which the step's gradients were clipped, if they were."""
-
-    def shares(self, leaves: int, ranks: int) -> list[range]:
-        """Return which virtual ranks each rank computes."""
-
-    def clip_grad_norm_(
-        self, parameters: Iterable[torch.Tensor] | torch.Tensor, max_norm: float
-    ) -> torch.Tensor:
-        """Scale gradients to a norm of at most `max_norm`. Returns the norm that they had."""
-
-    def go_through(self) -> Iterator[Microbatch]:
-        """Yield the pieces of this rank. At the end gradients are those of all ranks."""
 
 
 Rank = int | Callable[[], int] | None
@@ -178,12 +160,10 @@ class ElasticSampler(Sampler[list[int]]):
         self._begun_in: int | None = None
         """The epoch in which a pass over the sampler was begun last."""
         self._before: torch.Tensor | None = None
-        """State of torch's generator when the loader began to be made, after a resume in
-        mid-epoch.
-        """
+        """torch's generator when a loader begins to be made, after a resume in mid-epoch."""
         self.virtual_ranks = virtual_ranks
         self._audits = int(os.environ.get(AUDIT) or 0)
-        self.pieces: VirtualRanksSum | None = None
+        self.pieces: Pieces | None = None
         """What computes and sums them; set by `checkpoint.steps()`."""
         self._dealt_alone = False
         """Whether the last batch was dealt out before that was set."""
@@ -421,9 +401,9 @@ def left_out(values: Mapping[str, Any]) -> dict[str, set[Place]]:
     }
 
 
-def leave_out(values: Mapping[str, Any], *told: Mapping[str, Iterable[Place]]) -> None:
+def leave_out(values: Mapping[str, Any], told: Mapping[str, Iterable[Place]]) -> None:
     """Leave batches out from now on, by the sampler's name."""
-    for name, places in (pair for each in told for pair in each.items()):
+    for name, places in told.items():
         sampler = values.get(name)
         if isinstance(sampler, ElasticSampler):
             sampler.left_out.update(places)

@@ -195,10 +195,6 @@ class Saver:
         """Wait until the devices have caught up with training."""
         self._source.wait()
 
-    def save(self, slot: OpenSlot, step: int, *, due: bool) -> None:
-        """Fill and seal the slot. On a GPU this returns once the copies are done."""
-        self.begin(slot, step, due=due, overlaps=False)
-
     @torch.no_grad()
     def begin(
         self,
@@ -342,9 +338,7 @@ class Saver:
         )
 
     def _compared_often(self, view: StateView) -> list[ValueEntry]:
-        return [
-            entry for entry in rank_agreement.compared(view.entries) if entry.key in self._often
-        ]
+        return [each for each in rank_agreement.compared(view.entries) if each.key in self._often]
 
     def _header(self, owner: str, incarnation: str, step: int, *, due: bool) -> SlotHeader:
         plan, own = self._plan, self._layout
@@ -378,8 +372,12 @@ def devices_of(tensors: Iterable[torch.Tensor]) -> tuple[torch.device, ...]:
 
 def tensor_at(data: memoryview, item: Item) -> torch.Tensor:
     """Return the item's tensor, in place."""
-    start = item.offset + item.length - encoding.nbytes(item.dtype, item.sizes)
-    return raw_tensor(data, start, item.dtype, item.sizes)
+    return raw_tensor(data, start_of(item), item.dtype, item.sizes)
+
+
+def start_of(item: Item) -> int:
+    """Return where the elements of a tensor begin."""
+    return item.offset + item.length - encoding.nbytes(item.dtype, item.sizes)
 
 
 def raw_tensor(

@@ -28,6 +28,8 @@ from spotelastic.training.state.fingerprint import fingerprint
 from spotelastic.training.state.lasting import Lasting
 from spotelastic.training.state.state import State, StateView
 
+ALONE_WITHIN = 1.0
+"""Seconds in which a rank whose peers are gone waits for a slot. An older save gives up its own."""
 COMMIT_WITHIN = 120.0
 """Seconds that `wait` waits for a commit, and that the last save goes on without another byte."""
 
@@ -93,24 +95,26 @@ class Saving:
         planned: bool = False,
         urgent: bool = False,
         overlaps: bool = False,
+        alone: bool = False,
     ) -> bool:
         """Save a step. Returns False when that was not possible; training goes on.
 
         `patience` are the seconds to wait for a slot, and `due` says that the save is to be
         committed. `waiting` marks the save at an agreed step, where all ranks wait, and `planned`
         one for which a plan has just been made. Older saves make room for an `urgent` one. With
-        `overlaps`, training need not wait for all of the copy.
+        `overlaps`, training need not wait for all of the copy. Where a rank is `alone`, nothing is
+        asked of the other ranks or of their store, which may be gone without an answer.
         """
         session, client, plan = self._entered()
         begun = time.perf_counter()
         self._settle(client)
         # The copy would wait as well: a rank's host may be steps ahead of its device.
         plan.saver.wait()
-        if plan.is_asked_for(step):
+        if not alone and plan.is_asked_for(step):
             self._make_plan(plan)
         if not plan.find_room():
             return False
-        if plan.made_at == step:
+        if not alone and plan.made_at == step:
             patience = AGREED_PATIENCE
         slot = client.open_slot(patience, urgent=urgent)
         if slot is None:
@@ -120,7 +124,7 @@ class Saving:
         try:
             plan.follow()
             # At an agreed step all ranks wait for each other, so none may leave the save out alone.
-            if not waiting:
+            if not waiting and not alone:
                 plan.compare_values(step, self._take)
             if due:
                 self._note_first(plan, step, Path(slot.path).parent)
@@ -133,6 +137,8 @@ class Saving:
                 sealed=lambda: client.sealed(slot, step, waiting=waiting, due=due),
             )
         except LayoutChanged as change:
+            if alone:
+                return False
             if session.ranks.group is None and not planned:  # there is no other rank to agree with
                 self._make_plan(plan)
                 return self._save(
@@ -144,8 +150,7 @@ class Saving:
                     urgent=urgent,
                     overlaps=overlaps,
                 )
-            if plan.ask_again(step, change):
-                self._make_plan(plan)
+            plan.ask_again(step, change)
             return False
         self._beside.begun(client, copying, time.perf_counter() - begun)
         self._saved_step, self._slot = step, slot
@@ -243,10 +248,11 @@ class Saving:
             self._make_plan(plan)
 
     def _save_alone(self) -> None:
+        """Save this rank's part of the last step into this node's memory, if there is a plan."""
         _, client, plan = self._entered()
         self._settle(client)
-        if self._saved_step != self._last_step > 0 and save_alone(client, plan, self._last_step):
-            self._saved_step = self._last_step
+        if plan.is_made and self._saved_step != self._last_step > 0:
+            self._save(self._last_step, ALONE_WITHIN, due=False, urgent=True, alone=True)
 
     def _settle(self, client: WorkerClient) -> None:
         """Wait until the save that is being copied is sealed, or has failed."""
@@ -342,31 +348,3 @@ def _named(allowed: Any) -> str:
     module = inspect.getmodule(thing)
     name = getattr(thing, "__module__", None) or (module.__name__ if module else "")
     return f"{name}:{getattr(thing, '__qualname__', '')}"
-
-
-ALONE_WITHIN = 1.0
-"""Seconds in which a rank whose peers are gone waits for a slot. An older save gives up its own."""
-
-
-def save_alone(client: WorkerClient, plan: SavePlan, step: int) -> bool:
-    """Save this rank's part of a step into this node's memory, by the plan that there is.
-
-    Return whether it was saved. Nothing is asked of the other ranks or of their store,
-    which may be gone without an answer.
-    """
-    if not plan.is_made or not plan.find_room():
-        return False
-    plan.saver.wait()
-    slot = client.open_slot(ALONE_WITHIN, urgent=True)
-    if slot is None:
-        return False
-
-    def sealed() -> None:
-        client.sealed(slot, step, waiting=False, due=False)
-
-    try:
-        plan.follow()
-        plan.saver.begin(slot, step, due=False, overlaps=False, sealed=sealed)
-    except LayoutChanged:
-        return False
-    return True

@@ -23,12 +23,6 @@ from spotelastic.training.state import tensors
 
 _MOST_BITS = 2032
 """Bits of the longest integer that the restricted unpickler reads."""
-_MADE_OF_OTHERS = "a tensor that is made of others"
-"""Noted for a tensor that a class builds from others."""
-_NOT_IN_LEGACY = frozenset(
-    getattr(torch, name) for name in encoding.ITEM_SIZES if name not in encoding.TYPED
-)
-"""Dtypes that torch does not read in its legacy format."""
 
 
 class Noting:
@@ -41,8 +35,6 @@ class Noting:
             def reducer_override(self, value: Any) -> Any:
                 _refuse_shards(value)
                 noted.add(_kind(value))
-                if isinstance(value, torch.Tensor) and tensors.is_value(value):
-                    noted.add(_MADE_OF_OTHERS)
                 if _is_read_only(value):
                     return _read_only(value)
                 if type(value) is deque:  # A deque is otherwise filled after it was made.
@@ -52,18 +44,6 @@ class Noting:
         self.noted, self.Pickler = noted, Pickler
 
     __name__, dump = "pickle", staticmethod(pickle.dump)
-
-    @property
-    def needs_archive(self) -> bool:
-        """Whether what was pickled needs torch's newer format.
-
-        torch does not read all dtypes in its legacy format, although it writes them. It also
-        creates tensors there before it reads their content. The sizes of nested tensors and the
-        scales of quantized ones would then be arbitrary.
-        """
-        return _MADE_OF_OTHERS in self.noted or any(
-            isinstance(kind, tuple) and kind[1] in _NOT_IN_LEGACY for kind in self.noted
-        )
 
 
 class Encoders:
@@ -89,27 +69,19 @@ class Encoders:
 
 
 def encode(name: str, value: Any, noting: Noting | None = None) -> bytes:
-    """Return a value as `torch.save` writes it in its legacy format. Raises `UsageError`."""
-    noting = noting or Noting()
+    """Return a value as `torch.save` writes it. Raises `UsageError`."""
     try:
         if _is_plain(value):
             return encoding.plain_value(value)
-        return _saved(value, noting)
+        buffer = io.BytesIO()
+        torch.save(value, buffer, noting or Noting())
+        return buffer.getvalue()
     except UsageError as error:
         raise UsageError(f"{name} {error}") from None
     except RecursionError:
         raise UsageError(f"{name} is nested too deeply to be saved, or contains itself") from None
     except Exception as error:
         raise UsageError(f"{name}: {type(value).__name__} cannot be saved: {error}") from error
-
-
-def _saved(value: Any, noting: Noting) -> bytes:
-    buffer = io.BytesIO()
-    torch.save(value, buffer, noting, _use_new_zipfile_serialization=False)
-    if noting.needs_archive:
-        buffer = io.BytesIO()
-        torch.save(value, buffer, noting)
-    return buffer.getvalue()
 
 
 def _kind(value: Any) -> Any:
