@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator, MutableMapping
 from dataclasses import replace
 from typing import Any, ClassVar, NoReturn, Self, TypeVar
 
-from spotelastic_checkpoints.protocol.worker_client import WorkerClient
 from spotelastic_checkpoints.types import Resume, Schedule
 
 from spotelastic.errors import SpotelasticError, UsageError
@@ -39,7 +38,7 @@ from spotelastic.training.runtime.loop_steps import LoopSteps
 from spotelastic.training.runtime.losses import Losses
 from spotelastic.training.runtime.own_time import Measuring, measuring
 from spotelastic.training.runtime.script_errors import tell_mistakes_in_a_line
-from spotelastic.training.runtime.session import Ranks, WorkerSession, open_session
+from spotelastic.training.runtime.session import Ranks, open_session
 from spotelastic.training.save.beside import Beside
 from spotelastic.training.save.save_plan import SavePlan
 from spotelastic.training.save.saving import COMMIT_WITHIN, Saving
@@ -99,31 +98,21 @@ class Checkpointer(Saving):
         guard: bool | None = None,
     ) -> None:
         tell_mistakes_in_a_line()
-        self._state = State(state)
+        self._own = OwnValues()
+        super().__init__(State(state), Beside(wanted=overlap), self._own.agree)
         self._exact = conditions.begin(exact, self._state.values.values())
         self._builder = Builder(build, self._state, groups)
         self._storage = None if storage is None else os.fspath(storage)
         self._schedule = Schedule(snapshot_every, checkpoint_every)
         self._take_over = take_over
-        self._beside = Beside(wanted=overlap)
-        self._session: WorkerSession | None = None
-        self._client: WorkerClient | None = None
         self._losses: Losses | None = None
         self._logged = LoggedValues()
         self._measuring = Measuring()
-        self._plan: SavePlan | None = None
         self._restored = False
-        self._process = 0
-        self._last_step = 0
-        self._told_step = 0
-        self._saved_step = 0
-        self._last_committing = 0
         self._asked: int | None = None
         """The step that the script has asked `restore()` for."""
         self._wanted = False
         """Whether the script asks for a save of the epoch that is ending."""
-        self._own = OwnValues()
-        self._agree_on_seed = self._own.agree
         self._loops = Loops(self._own, lambda: self._last_step, self._load_again, self._tell)
         self._recording = recording.of_environment(
             self._state, lambda: self._last_step, lambda: groups.rests

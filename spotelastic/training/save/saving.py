@@ -35,22 +35,19 @@ COMMIT_WITHIN = 120.0
 
 
 class Saving:
-    """The part of a Checkpointer that saves. What it needs to do so is set by the whole."""
+    """The part of a Checkpointer that saves."""
 
-    _state: State
-    _session: WorkerSession | None
-    _client: WorkerClient | None
-    _plan: SavePlan | None
-    _beside: Beside
-    _agree_on_seed: Callable[[Ranks], None]
-    _process: int
+    _session: WorkerSession | None = None
+    _client: WorkerClient | None = None
+    _plan: SavePlan | None = None
+    _process = 0
     """Id of the process that has entered. A process forked from it must not use the client."""
-    _last_step: int
-    _told_step: int
+    _last_step = 0
+    _told_step = 0
     """The last step that the script has reported in this round; 0 before the first."""
-    _saved_step: int
+    _saved_step = 0
     """The last step that was saved in this round."""
-    _last_committing: int
+    _last_committing = 0
     """The last step that was saved to be committed, or restored from a commit."""
     _slot: OpenSlot | None = None
     """The slot of the last save; None where the last step was restored."""
@@ -62,6 +59,10 @@ class Saving:
     """Where in memory all ranks have restored what they have, until it is saved again."""
     _holds = False
     """Whether the save of the last step waits for what the script does after its loop."""
+
+    def __init__(self, state: State, beside: Beside, agree: Callable[[Ranks], None]) -> None:
+        """`agree` has ranks agree on the run's seed."""
+        self._state, self._beside, self._agree_on_seed = state, beside, agree
 
     def _save_if_due(
         self, step: int, session: WorkerSession, client: WorkerClient, *, agreed: bool

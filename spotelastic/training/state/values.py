@@ -35,8 +35,6 @@ class Noting:
             def reducer_override(self, value: Any) -> Any:
                 _refuse_shards(value)
                 noted.add(_kind(value))
-                if _is_read_only(value):
-                    return _read_only(value)
                 if type(value) is deque:  # A deque is otherwise filled after it was made.
                     return deque, ([*value], value.maxlen)
                 return NotImplemented
@@ -90,23 +88,6 @@ def _kind(value: Any) -> Any:
         return value
     dtype = getattr(value, "dtype", None)
     return type(value) if dtype is None else (type(value), dtype, getattr(value, "layout", None))
-
-
-def _is_read_only(value: Any) -> bool:
-    numpy = sys.modules.get("numpy")
-    return numpy is not None and type(value) is numpy.ndarray and not value.flags.writeable
-
-
-def _read_only(array: Any) -> tuple[Any, ...]:
-    """Return how to make a read-only array again: over bytes. A pickled one could be written.
-
-    Raises `UsageError` where that is not possible.
-    """
-    if array.dtype.hasobject:
-        raise UsageError("holds a read-only array of objects: copy it")
-    order = "F" if array.flags.fnc else "C"
-    strides = array.copy(order).strides
-    return type(array), (array.shape, array.dtype, array.tobytes(order), 0, strides)
 
 
 def _refuse_shards(value: Any) -> None:
