@@ -162,10 +162,11 @@ class ElasticSampler(Sampler[list[int]]):
         self._before: torch.Tensor | None = None
         """torch's generator when a loader begins to be made, after a resume in mid-epoch."""
         self.virtual_ranks = virtual_ranks
-        self._audits = int(os.environ.get(AUDIT) or 0)
+        self.audits = int(os.environ.get(AUDIT) or 0)
+        """Steps of which one has a virtual rank computed again (`--audit`); 0: none has."""
         self.pieces: Pieces | None = None
         """What computes and sums them; set by `checkpoint.steps()`."""
-        self._dealt_alone = False
+        self.dealt_alone = False
         """Whether the last batch was dealt out before that was set."""
         self._usable = self.size - self.size % global_batch if drop_last else self.size
         if global_batch < 1 or self._usable < 1:
@@ -274,7 +275,7 @@ class ElasticSampler(Sampler[list[int]]):
             own = np.arange(start + rank, end, world_size)
         else:
             leaves = min(self.virtual_ranks, end - start)
-            self._dealt_alone = self.pieces is None
+            self.dealt_alone = self.pieces is None
             if self.pieces is None:
                 every = sum_tree.shares(sum_tree.cuts(leaves, world_size))
             else:
@@ -290,7 +291,7 @@ class ElasticSampler(Sampler[list[int]]):
 
     def audited(self, place: Place, shares: Sequence[range]) -> AuditPlan | None:
         """Return which virtual rank of a batch is computed again, and by whom; None: none is."""
-        return audit.plan(self.seed, place, self._audits, shares)
+        return audit.plan(self.seed, place, self.audits, shares)
 
     def advance(self) -> None:
         """Move past the current batch: a step was made of it, or it was skipped or accumulated."""
@@ -362,16 +363,6 @@ class ElasticSampler(Sampler[list[int]]):
 def place_of(sampler: ElasticSampler) -> tuple[int, int]:
     """Return this rank's number, and the number of ranks, among which it deals out batches."""
     return _place(*(given() if callable(given) else given for given in sampler._place))
-
-
-def is_audited(sampler: ElasticSampler) -> bool:
-    """Return whether virtual ranks are computed again now and then (`--audit`)."""
-    return sampler._audits > 0
-
-
-def was_dealt_alone(sampler: ElasticSampler) -> bool:
-    """Return whether the last batch was dealt out before it was known what is trained."""
-    return sampler._dealt_alone
 
 
 def names_ranks(sampler: ElasticSampler) -> bool:

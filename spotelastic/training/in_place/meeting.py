@@ -163,18 +163,14 @@ class Meeting:
             return False
         return not self._is_hindered()
 
-    def _late_problem(self) -> str:
-        """Return what stands in the way by now; empty if nothing does."""
-        prepares = self._loop.groups.prepares is not None  # it is in no round, and has no ranks yet
-        own = None if prepares else self._loop.ranks().group
-        return self._loop.groups.problem(own) or loaders.problem() or self.hindrance
-
     def _is_hindered(self) -> bool:
         """Whether something stands in the way by now.
 
         It is told. Where the agent wants this worker to rest, that ends the process.
         """
-        problem = self._late_problem()
+        prepares = self._loop.groups.prepares is not None  # it is in no round, and has no ranks yet
+        own = None if prepares else self._loop.ranks().group
+        problem = self._loop.groups.problem(own) or loaders.problem() or self.hindrance
         if problem:
             _complain(self._loop, problem)
         if problem and self.asked:

@@ -10,6 +10,7 @@ from spotelastic_checkpoints.format.layout import SHARED
 from spotelastic_checkpoints.restore.contents import Contents, Piece
 from spotelastic_checkpoints.types import Moved, Range, Resume
 from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
 
 from spotelastic.errors import SpotelasticError, UsageError
 from spotelastic.training.restore.matching import (
@@ -112,7 +113,7 @@ class RestoreSource:
         saved, own = self._saved.kinds(), self._saved.own_paths
         with (
             growth.prepared(state, saved, own),
-            unchanged_if_refused(_optimizers(state)),
+            unchanged_if_refused(v for v in state.values.values() if isinstance(v, Optimizer)),
         ):
             self._make_optimizer_state(state)
             entries = state.values.items()
@@ -271,7 +272,7 @@ class RestoreSource:
     def _check_order(self, state: State, name: str) -> None:
         """Raise `UsageError` where parameters are known to have had other numbers when saved."""
         optimizer = state.values.get(name)
-        if not isinstance(optimizer, torch.optim.Optimizer):
+        if not isinstance(optimizer, Optimizer):
             return
         saved, here = (
             self._saved.own_value(f"{BY_ITSELF}.{name}"),
@@ -300,7 +301,7 @@ class RestoreSource:
         saved = {path[2]: path[3] for path in self._saved.own_paths if path[1] == CLASS}
         for name, value in state.values.items():
             here = class_name(value)
-            if isinstance(value, torch.optim.Optimizer) and saved.get(name, here) != here:
+            if isinstance(value, Optimizer) and saved.get(name, here) != here:
                 say(
                     f"{name} was saved of {saved[name]} and is {here} here: "
                     "it continues with the saved options and state"
@@ -392,7 +393,7 @@ class RestoreSource:
                 for path, leaf in flat.items()
                 if isinstance(leaf, DTensor)
             }
-            if isinstance(value, torch.optim.Optimizer):
+            if isinstance(value, Optimizer):
                 self._saved.sharded |= sharded_state(name, value, self._saved.kinds_by_path())
             # The entry may keep what it is given as it is.
             self._saved.devices |= {
@@ -434,7 +435,3 @@ class RestoreSource:
             self._saved.fill(chunk.fqn, chunk.tensor, chunk.offsets)
         elif pieces:
             pour([chunk.tensor], [torch.as_tensor(self._saved.value(pieces[0]))])
-
-
-def _optimizers(state: State) -> list[torch.optim.Optimizer]:
-    return [value for value in state.values.values() if isinstance(value, torch.optim.Optimizer)]

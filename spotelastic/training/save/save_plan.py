@@ -74,11 +74,6 @@ class SavePlan:
         assert self._view is not None
         return self._view
 
-    @property
-    def has_optimized(self) -> bool:
-        """Whether the state has tensors that only an optimizer changes."""
-        return self._view is not None and bool(self._view.optimized)
-
     @gc_pause.no_collections()
     def make(self, step: int) -> None:
         """Agree on a layout with all ranks, at the same step, and ask for slots.

@@ -105,11 +105,6 @@ class SlotSource:
     others: tuple[int, ...]
     """Numbers of the tensors that may not be copied beside training."""
 
-    def wait(self) -> None:
-        """Wait until each device has done everything that was launched so far."""
-        for device in self.devices:
-            torch.get_device_module(device).current_stream(device).synchronize()
-
 
 @dataclass(frozen=True, slots=True)
 class SlotTensors:
@@ -192,8 +187,9 @@ class Saver:
         return rank_agreement.hash_of_values(self._compared)
 
     def wait(self) -> None:
-        """Wait until the devices have caught up with training."""
-        self._source.wait()
+        """Wait until each device has done everything that was launched so far."""
+        for device in self._source.devices:
+            torch.get_device_module(device).current_stream(device).synchronize()
 
     @torch.no_grad()
     def begin(
@@ -224,7 +220,7 @@ class Saver:
             targets = [known.tensors[number] for number in now]
             sources = [source.tensors[number] for number in now]
             copy_all(targets, sources, non_blocking=True)
-        source.wait()
+        self.wait()
 
         def seal() -> None:
             slot.seal(header, lengths)

@@ -265,7 +265,7 @@ class Saving:
         assert self._session is not None
         self._agree_on_seed(self._session.ranks)
         plan.make(self._last_step)
-        if self._beside.wanted and plan.has_optimized:
+        if self._beside.wanted and plan.view.optimized:
             self._beside.protect()
 
     def _finish(self, session: WorkerSession, client: WorkerClient, plan: SavePlan) -> None:

@@ -96,18 +96,14 @@ def changes(state: State, begun: Measured) -> list[ValueEntry]:
         elif tensor is not None:
             trained = _TRAINED if tensor.requires_grad else _FROZEN
             kind = trained if isinstance(tensor, torch.nn.Parameter) else _BUFFER
-        entries.append(own_entry(_true, CHANGED, name, fqn, kind))
+        entries.append(own_entry(lambda: True, CHANGED, name, fqn, kind))
     for name, groups in now.groups.items():
         if _sorted(groups) != _sorted(begun.groups.get(name, groups)):
             entries += [
-                own_entry(_true, GROUPS, name, str(number), *group)
+                own_entry(lambda: True, GROUPS, name, str(number), *group)
                 for number, group in enumerate(groups)
             ]
     return entries
-
-
-def _true() -> bool:
-    return True
 
 
 def _sorted(groups: Collection[Collection[str]]) -> list[list[str]]:

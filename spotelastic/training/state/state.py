@@ -188,12 +188,7 @@ class State:
             ]
 
         names, objects = [*self.values], followed()
-
-        def is_current() -> bool:
-            now = followed()
-            return are_same(now, objects) and [*self.values] == names
-
-        return is_current
+        return lambda: are_same(followed(), objects) and [*self.values] == names
 
     def _optimized(self) -> Iterator[torch.Tensor]:
         for value in self.values.values():

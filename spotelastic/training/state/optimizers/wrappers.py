@@ -21,16 +21,12 @@ def behind(value: Any) -> Any:
     """Return the optimizer behind a wrapper that shares its state; anything else as it is."""
     while isinstance(value, torch.optim.Optimizer):
         inner = next(
-            (found for name in _BEHIND if _shares(value, found := _held(value, name))), None
+            (found for name in _BEHIND if _shares(value, found := vars(value).get(name))), None
         )
         if inner is None:
             break
         value = inner
     return value
-
-
-def _held(value: object, name: str) -> object:
-    return vars(value).get(name)
 
 
 def _shares(wrapper: torch.optim.Optimizer, found: object) -> bool:
