@@ -34,7 +34,6 @@ ANYWHERE = {
     "_buffers": "the same",
     "_modules": "the same",
     "_replace": "of named tuples",
-    "_spotelastic": "ours: it marks what we have put around a function of torch",
 }
 EXCEPTIONS = {
     "training/state/values.py core.multiarray._reconstruct": "numpy's: part of a format",
