@@ -1,5 +1,6 @@
 """Decides when a Checkpointer saves, and saves: what all its loops have in common."""
 
+import functools
 import inspect
 import os
 import sys
@@ -142,15 +143,8 @@ class Saving:
                 return False
             if session.ranks.group is None and not planned:  # there is no other rank to agree with
                 self._make_plan(plan)
-                return self._save(
-                    step,
-                    patience,
-                    due=due,
-                    waiting=waiting,
-                    planned=True,
-                    urgent=urgent,
-                    overlaps=overlaps,
-                )
+                again = functools.partial(self._save, step, patience, due=due, waiting=waiting)
+                return again(planned=True, urgent=urgent, overlaps=overlaps)
             plan.ask_again(step, change)
             return False
         self._beside.begun(client, copying, time.perf_counter() - begun)
