@@ -559,10 +559,7 @@ class Steps:
     # -- between rounds ---------------------------------------------------------------------------
 
     def _rests(self, standing: Standing, error: Exception) -> bool:
-        """Rest if an exception says no more than that ranks are lost, and return whether it does.
-
-        The next round is entered where the loop asks for the next step.
-        """
+        """Rest if an exception says only that ranks are lost. Returns whether it does."""
         meeting = self._meeting
         if meeting is None or not meeting.is_lost(error):
             return False
