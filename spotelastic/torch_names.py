@@ -369,17 +369,6 @@ def is_zero_tensor(look: Any, tensor: "Tensor") -> bool:
     return bool(look and look(tensor))
 
 
-@_stands_for("torch.nn:Module._load_from_state_dict")
-def loads_by_itself(load: Any, module: "Module") -> bool:
-    """Return whether a module loads its state by code of its own.
-
-    Without the method, or `_load_state_dict_pre_hooks`, False: it has to have the shape that was
-    saved.
-    """
-    hooks = getattr(module, "_load_state_dict_pre_hooks", None)
-    return bool(hooks) or (load is not None and type(module)._load_from_state_dict is not load)
-
-
 def unsaved_buffers(module: "Module") -> frozenset[str]:
     """Return the names of a module's own buffers that are not saved: `persistent=False`.
 

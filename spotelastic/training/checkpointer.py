@@ -12,11 +12,9 @@ import math
 import os
 import time
 from collections.abc import Iterable, Iterator, MutableMapping
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, ClassVar, NoReturn, Self, TypeVar
 
-from spotelastic_checkpoints.protocol.worker_client import WorkerClient
 from spotelastic_checkpoints.types import Resume, Schedule
 
 from spotelastic.errors import SpotelasticError, UsageError
@@ -40,7 +38,7 @@ from spotelastic.training.runtime.loop_steps import LoopSteps
 from spotelastic.training.runtime.losses import Losses
 from spotelastic.training.runtime.own_time import Measuring, measuring
 from spotelastic.training.runtime.script_errors import tell_mistakes_in_a_line
-from spotelastic.training.runtime.session import Ranks, WorkerSession, open_session
+from spotelastic.training.runtime.session import Ranks, open_session
 from spotelastic.training.save.beside import Beside
 from spotelastic.training.save.save_plan import SavePlan
 from spotelastic.training.save.saving import COMMIT_WITHIN, Saving
@@ -100,31 +98,21 @@ class Checkpointer(Saving):
         guard: bool | None = None,
     ) -> None:
         tell_mistakes_in_a_line()
-        self._state = State(state)
+        self._own = OwnValues()
+        super().__init__(State(state), Beside(wanted=overlap), self._own.agree)
         self._exact = conditions.begin(exact, self._state.values.values())
         self._builder = Builder(build, self._state, groups)
         self._storage = None if storage is None else os.fspath(storage)
         self._schedule = Schedule(snapshot_every, checkpoint_every)
         self._take_over = take_over
-        self._beside = Beside(wanted=overlap)
-        self._session: WorkerSession | None = None
-        self._client: WorkerClient | None = None
         self._losses: Losses | None = None
         self._logged = LoggedValues()
-        self._measuring: Measuring | None = None
-        self._plan: SavePlan | None = None
+        self._measuring = Measuring()
         self._restored = False
-        self._process = 0
-        self._last_step = 0
-        self._told_step = 0
-        self._saved_step = 0
-        self._last_committing = 0
         self._asked: int | None = None
         """The step that the script has asked `restore()` for."""
         self._wanted = False
         """Whether the script asks for a save of the epoch that is ending."""
-        self._own = OwnValues()
-        self._agree_on_seed = self._own.agree
         self._loops = Loops(self._own, lambda: self._last_step, self._load_again, self._tell)
         self._recording = recording.of_environment(
             self._state, lambda: self._last_step, lambda: groups.rests
@@ -150,7 +138,7 @@ class Checkpointer(Saving):
             go_back=self._go_back,
             tell=self._tell_of_step,
             start_anew=self._start_anew,
-            voting=lambda: nullcontext() if self._measuring is None else self._measuring.voting(),
+            voting=lambda: self._measuring.voting(),  # noqa: PLW0108
             loops=self._loops,
             save_held=self._save_held,
         )
@@ -203,8 +191,7 @@ class Checkpointer(Saving):
         if self._session is None or self._client is None or self._plan is None:
             return
         self._settle(self._client)
-        if self._measuring is not None:
-            self._measuring.close()
+        self._measuring.close()
         self._plan.close()
         self._client.close()
 
@@ -250,8 +237,7 @@ class Checkpointer(Saving):
             self._losses.finish()
             self._logged.finish(client.page, time.time())
         self._beside.close()
-        if self._measuring is not None:
-            self._measuring.close()
+        self._measuring.close()
         plan.close()
         client.leave(clean=clean)
         session.close(finished)
@@ -372,8 +358,7 @@ class Checkpointer(Saving):
         self._steps.refuse_unguarded()
         if is_new:
             self._take = 0
-            if self._measuring is not None:
-                self._measuring.step_ends(step)
+            self._measuring.step_ends(step)
             total = total or self._loops.end
             now = time.time()
             self._losses.publish(step, loss, now, total, float(samples))
@@ -390,8 +375,7 @@ class Checkpointer(Saving):
         if not self._holds and (at_target or not skips):
             self._save_if_due(step, session, client, agreed=at_target)
         self._recording.stepped(step, loss, client.page)
-        if self._measuring is not None:
-            self._measuring.step_begins()
+        self._measuring.step_begins()
 
     def log(self, /, **values: Any) -> None:
         """Show values of the script beside the loss, by their names: `log(lr=..., grad_norm=...)`.

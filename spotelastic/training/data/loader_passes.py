@@ -15,9 +15,7 @@ from spotelastic.errors import UsageError
 from spotelastic.torch_names import LOADER_ITERATOR, batches_handed_out
 
 AHEAD = 2
-"""Batches that a loop may have taken for one step. Lightning and accelerate look one batch
-ahead.
-"""
+"""Batches that a loop may take for one step. Lightning and accelerate look one ahead."""
 _FRAMES = 8
 """Stack frames in which a loader is looked for; samplers may be wrapped."""
 _PASSES = 4

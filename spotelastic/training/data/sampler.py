@@ -21,7 +21,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -34,6 +34,9 @@ from spotelastic.model.in_place import AUDIT
 from spotelastic.training.data import audit, randomness, sum_tree
 from spotelastic.training.data.audit import AuditPlan
 from spotelastic.training.data.loader_passes import Pass, Passes
+
+if TYPE_CHECKING:
+    from spotelastic.training.exact.pieces import Pieces
 
 MOST_VIRTUAL_RANKS = 1024
 
@@ -61,30 +64,9 @@ class Microbatch:
     """Rows within the share."""
     weight: float
     last: bool
-    """Whether gradients are exchanged in its backward pass. Each rank has exactly one such
-    piece.
-    """
+    """Whether its backward pass exchanges gradients. Each rank has exactly one such piece."""
     loss: Any = None
     """With virtual ranks, set it to the piece's mean loss, and `sampler.loss` is that of all."""
-
-
-class VirtualRanksSum(Protocol):
-    """Computes a step's virtual ranks, and sums what they come to."""
-
-    loss: torch.Tensor | None
-    norm: torch.Tensor | None
-    """The norm by which the step's gradients were clipped, if they were."""
-
-    def shares(self, leaves: int, ranks: int) -> list[range]:
-        """Return which virtual ranks each rank computes."""
-
-    def clip_grad_norm_(
-        self, parameters: Iterable[torch.Tensor] | torch.Tensor, max_norm: float
-    ) -> torch.Tensor:
-        """Scale gradients to a norm of at most `max_norm`. Returns the norm that they had."""
-
-    def go_through(self) -> Iterator[Microbatch]:
-        """Yield the pieces of this rank. At the end gradients are those of all ranks."""
 
 
 Rank = int | Callable[[], int] | None
@@ -178,14 +160,13 @@ class ElasticSampler(Sampler[list[int]]):
         self._begun_in: int | None = None
         """The epoch in which a pass over the sampler was begun last."""
         self._before: torch.Tensor | None = None
-        """State of torch's generator when the loader began to be made, after a resume in
-        mid-epoch.
-        """
+        """torch's generator when a loader begins to be made, after a resume in mid-epoch."""
         self.virtual_ranks = virtual_ranks
-        self._audits = int(os.environ.get(AUDIT) or 0)
-        self.pieces: VirtualRanksSum | None = None
+        self.audits = int(os.environ.get(AUDIT) or 0)
+        """Steps of which one has a virtual rank computed again (`--audit`); 0: none has."""
+        self.pieces: Pieces | None = None
         """What computes and sums them; set by `checkpoint.steps()`."""
-        self._dealt_alone = False
+        self.dealt_alone = False
         """Whether the last batch was dealt out before that was set."""
         self._usable = self.size - self.size % global_batch if drop_last else self.size
         if global_batch < 1 or self._usable < 1:
@@ -294,7 +275,7 @@ class ElasticSampler(Sampler[list[int]]):
             own = np.arange(start + rank, end, world_size)
         else:
             leaves = min(self.virtual_ranks, end - start)
-            self._dealt_alone = self.pieces is None
+            self.dealt_alone = self.pieces is None
             if self.pieces is None:
                 every = sum_tree.shares(sum_tree.cuts(leaves, world_size))
             else:
@@ -310,7 +291,7 @@ class ElasticSampler(Sampler[list[int]]):
 
     def audited(self, place: Place, shares: Sequence[range]) -> AuditPlan | None:
         """Return which virtual rank of a batch is computed again, and by whom; None: none is."""
-        return audit.plan(self.seed, place, self._audits, shares)
+        return audit.plan(self.seed, place, self.audits, shares)
 
     def advance(self) -> None:
         """Move past the current batch: a step was made of it, or it was skipped or accumulated."""
@@ -384,16 +365,6 @@ def place_of(sampler: ElasticSampler) -> tuple[int, int]:
     return _place(*(given() if callable(given) else given for given in sampler._place))
 
 
-def is_audited(sampler: ElasticSampler) -> bool:
-    """Return whether virtual ranks are computed again now and then (`--audit`)."""
-    return sampler._audits > 0
-
-
-def was_dealt_alone(sampler: ElasticSampler) -> bool:
-    """Return whether the last batch was dealt out before it was known what is trained."""
-    return sampler._dealt_alone
-
-
 def names_ranks(sampler: ElasticSampler) -> bool:
     """Return whether it was given a rank or a number of ranks, which it keeps."""
     return any(isinstance(given, int) for given in sampler._place)
@@ -421,9 +392,9 @@ def left_out(values: Mapping[str, Any]) -> dict[str, set[Place]]:
     }
 
 
-def leave_out(values: Mapping[str, Any], *told: Mapping[str, Iterable[Place]]) -> None:
+def leave_out(values: Mapping[str, Any], told: Mapping[str, Iterable[Place]]) -> None:
     """Leave batches out from now on, by the sampler's name."""
-    for name, places in (pair for each in told for pair in each.items()):
+    for name, places in told.items():
         sampler = values.get(name)
         if isinstance(sampler, ElasticSampler):
             sampler.left_out.update(places)

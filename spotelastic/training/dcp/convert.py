@@ -34,7 +34,7 @@ from spotelastic.training.state import derived, tensors, values
 from spotelastic.training.state.chunks import Chunk, chunks_of
 from spotelastic.training.state.composite_tensors import inner_name, is_description, made
 from spotelastic.training.state.state import StateView
-from spotelastic.training.state.value_entries import OWN, ValueEntry, structure_entry
+from spotelastic.training.state.value_entries import OWN, STRUCTURE, ValueEntry, own_entry
 
 ALONE = "import"
 """Name of the only node of an imported checkpoint."""
@@ -311,7 +311,7 @@ def _structures(name: str, value: Any) -> Iterator[ValueEntry]:
     for path in followed.flat:
         derived.set_element(plain, path, ".".join(map(str, path)))
     if plain.get(name) != followed.structure():
-        yield structure_entry(name, followed.structure)
+        yield own_entry(followed.structure, STRUCTURE, name)
 
 
 @torch.no_grad()

@@ -35,7 +35,6 @@ class Bucket:
         self.size = sum(each.numel() for each in like)
         self.missing = 0
         """Tensors whose value of the last virtual rank is not there yet."""
-        self._flags = like[0].new_zeros(0)
         self.begin(())
 
     def begin(self, shares: Sequence[range]) -> None:
@@ -43,7 +42,7 @@ class Bucket:
         self._tree = SumTree[Values](_add)
         self._layout = [parts_of(each) for each in shares]
         self._work: Any = None
-        self._incoming = self._flags
+        self._incoming = self.like[0].new_zeros(0)
         self.is_sent = False
         self.missing = len(self.like)
 

@@ -24,13 +24,7 @@ from spotelastic import torch_names
 from spotelastic.errors import UsageError
 from spotelastic.training.data import randomness
 from spotelastic.training.data.audit import AuditPlan
-from spotelastic.training.data.sampler import (
-    ElasticSampler,
-    Microbatch,
-    is_audited,
-    place_of,
-    was_dealt_alone,
-)
+from spotelastic.training.data.sampler import ElasticSampler, Microbatch, place_of
 from spotelastic.training.data.sum_tree import cuts, rows, shares, takes, turns
 from spotelastic.training.exact.batch_norm import BatchNorms
 from spotelastic.training.exact.exchange import Exchange, Values
@@ -284,12 +278,12 @@ class Pieces:
             return None
         from spotelastic.training.exact import sharded  # importing FSDP takes most of a second
 
-        if is_audited(self._sampler):
+        if self._sampler.audits:
             raise UsageError(
                 "--audit: a model is sharded, so that no other rank has the whole gradient of a "
                 "virtual rank to compare: leave --audit out"
             )
-        if was_dealt_alone(self._sampler):
+        if self._sampler.dealt_alone:
             raise UsageError(
                 "virtual_ranks: a batch of a sharded model was taken from the loader before "
                 "checkpoint.steps() began: take batches in its loop"

@@ -115,8 +115,8 @@ class ShardedSums:
                 )
             each.register_step_pre_hook(self._refuse_changed)
         parts = [part for module in modules for part in module.modules()]
-        wrapped = [part for part in parts if isinstance(part, FSDPModule)]
-        scattered = {id(each) for part in wrapped for each in _parameters_of(part)}
+        wrapped: list[Any] = [part for part in parts if isinstance(part, FSDPModule)]
+        scattered = {id(each) for part in wrapped for each in part.parameters()}
         if any(id(each) not in scattered for each in self.parameters):
             raise UsageError(
                 "virtual_ranks: a parameter is sharded, and not by fully_shard: its gradient has "
@@ -244,11 +244,6 @@ def clip_grad_norm_(parameters: Iterable[Tensor] | Tensor, max_norm: float) -> T
         local = _local(each)
         local.mul_(factor.to(local.device, local.dtype))
     return norm
-
-
-def _parameters_of(module: Any) -> Iterable[Tensor]:
-    found: Iterable[Tensor] = module.parameters()
-    return found
 
 
 def _local(tensor: Tensor) -> Tensor:

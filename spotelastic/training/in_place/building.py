@@ -33,6 +33,7 @@ from spotelastic import torch_names
 from spotelastic.errors import UsageError
 from spotelastic.training.in_place.groups import Groups
 from spotelastic.training.in_place.watching import wrapped
+from spotelastic.training.runtime.patches import put_around
 from spotelastic.training.state.state import State
 from spotelastic.training.state.tensors import local_part
 
@@ -51,7 +52,7 @@ class Builder:
         """`build` is None for scripts whose state is bound to no ranks."""
         self._build = build
         if build is not None:
-            _tell_meshes_apart()
+            put_around(DeviceMesh, "__init__", _tell_apart)
         self._state = state
         self._groups = groups
         self._names: list[str] | None = None
@@ -240,20 +241,11 @@ class _Rounds:
     over = 0
 
 
-def _tell_meshes_apart() -> None:
-    """Have meshes that are made in different rounds be unequal, from now on."""
-    made: Any = DeviceMesh.__init__
-    if hasattr(made, "_spotelastic"):
-        return
-
-    @functools.wraps(made)
-    def noted(self: Any, *args: Any, **more: Any) -> None:
-        made(self, *args, **more)
-        if _Rounds.over:
-            torch_names.set_mesh_apart(self, -_Rounds.over)
-
-    noted._spotelastic = True  # type: ignore[attr-defined]
-    DeviceMesh.__init__ = noted  # type: ignore[method-assign]
+def _tell_apart(make: Callable[..., None], mesh: Any, *args: Any, **more: Any) -> None:
+    """Make a mesh that is unequal to those of other rounds."""
+    make(mesh, *args, **more)
+    if _Rounds.over:
+        torch_names.set_mesh_apart(mesh, -_Rounds.over)
 
 
 def _forget_meshes() -> None:

@@ -35,9 +35,7 @@ REPLACED_WITHIN = 30.0
 """Seconds within which the agent ends a worker that it cannot tell to rest: by far enough."""
 _DECODER: msgspec.json.Decoder[ToWorker] = msgspec.json.Decoder(ToWorker)
 AGAIN = 0.05
-"""Seconds after which the main thread is woken again, until it rests: it may just be making a
-group.
-"""
+"""Seconds after which the main thread is woken again: it may just be making a group."""
 
 
 class Control:

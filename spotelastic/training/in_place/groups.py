@@ -40,26 +40,16 @@ from spotelastic.training.runtime.connections import Address
 
 _OWN = ("SPOTELASTIC_", "TORCHELASTIC_")
 """Beginnings of variables that are the round's. Those that the new round lacks are removed."""
-
-
-@dataclass
-class Options:
-    """How the script makes its default group. Rank, size and store are the round's."""
-
-    backend: Any = None
-    timeout: Any = None
-    pg_options: Any = None
-    device_id: Any = None
-    by_environment: bool = True
-    """Whether the ranks meet by the variables that the agent sets."""
+_OF_SCRIPT = ("backend", "timeout", "pg_options", "device_id")
+"""What the script decides about its default group. Rank, size and store are the round's."""
 
 
 @dataclass
 class Groups:
     """The process groups of this process."""
 
-    options: Options | None = None
-    """None while the script has made no default group, or made it before this was looked at."""
+    options: Mapping[str, Any] | None = None
+    """What the script has given to `init_process_group()`; None: nothing, or before we looked."""
     prepares: dict[str, str] | None = None
     """The variables of the round that this new worker enters later; None: it is in its round."""
     hook: Any = None
@@ -71,9 +61,7 @@ class Groups:
     is_closed: bool = False
     """Whether this process has closed its groups, and has made no others since."""
     has_failed: bool = False
-    """Whether a collective has failed in the step that is being made, also where the script has
-    caught its error.
-    """
+    """Whether a collective of the present step has failed, also where the script caught that."""
     broken: str = ""
     """Why it has done so without having been asked."""
     rests: bool = False
@@ -103,7 +91,8 @@ class Groups:
                 "the process group was made before spotelastic was imported: import "
                 "spotelastic.training.checkpointer first"
             )
-        if not self.options.by_environment:
+        given = self.options.get
+        if given("store") is not None or given("init_method") not in (None, "env://"):
             return "init_process_group() was given an address: leave out store and init_method"
         backends = _backends()
         if others := sorted(backends - {"gloo", "nccl"}):
@@ -222,10 +211,7 @@ class Groups:
         set_variables(variables)
         if self.hook is not None and torch_names.is_rank_hook(sys.excepthook):
             sys.excepthook = self.hook
-        given = {"timeout": options.timeout, "device_id": options.device_id}
-        if options.pg_options is not None:
-            given["pg_options"] = options.pg_options
-        dist.init_process_group(options.backend, **given)
+        dist.init_process_group(**{name: options[name] for name in _OF_SCRIPT if name in options})
 
     def leave_built(self) -> None:
         """Leave the groups that were made for this round besides the default one.

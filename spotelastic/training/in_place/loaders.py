@@ -1,6 +1,5 @@
 """Knows the loaders that deal out samples to the ranks that there were when they were made."""
 
-import functools
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -9,6 +8,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
 from spotelastic.training.data.sampler import ElasticSampler
+from spotelastic.training.runtime.patches import put_around
 
 loaders: weakref.WeakSet[DataLoader[Any]] = weakref.WeakSet()
 """Those of this process."""
@@ -20,17 +20,12 @@ like torch's, those of accelerate, and what datasets.distributed.split_dataset_b
 
 def watch() -> None:
     """Note the loaders that are made from now on."""
-    made: Callable[..., None] = DataLoader.__init__
-    if hasattr(made, "_spotelastic"):
-        return
+    put_around(DataLoader, "__init__", _noting)
 
-    @functools.wraps(made)
-    def noted(self: DataLoader[Any], *args: Any, **more: Any) -> None:
-        made(self, *args, **more)
-        loaders.add(self)
 
-    noted._spotelastic = True  # type: ignore[attr-defined]
-    DataLoader.__init__ = noted  # type: ignore[method-assign]
+def _noting(make: Callable[..., None], loader: DataLoader[Any], *args: Any, **more: Any) -> None:
+    make(loader, *args, **more)
+    loaders.add(loader)
 
 
 def problem() -> str:

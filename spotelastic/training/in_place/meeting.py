@@ -28,9 +28,7 @@ from spotelastic.training.runtime.session import Ranks
 from spotelastic.training.state.state import State
 
 SAVES = "SPOTELASTIC_SAVE_AT_REST"
-"""Variable that says that without one of its nodes the round has too few. Whoever comes then has to
-restore the very step that the others have, so that they save it before they rest.
-"""
+"""Variable: the round has too few nodes without one of them. So a step is saved before a rest."""
 TRACE = 20_000
 """Characters of a traceback that the agent is told."""
 
@@ -52,8 +50,7 @@ class LoopParts:
     count: Callable[[int, Any, float], None]
     """A step is finished, with this loss: publishes it, and saves it where a save is due."""
     waits_after: Callable[[int], bool]
-    """Returns whether `count` of this step waits for others, because nodes are about to come or go.
-    """
+    """Returns whether `count` of this step waits for others, as nodes are about to come or go."""
     count_quietly: Callable[[int], None]
     """The same, but nobody is told, and nothing is saved: the round is over."""
     save_alone: Callable[[], None]
@@ -61,9 +58,7 @@ class LoopParts:
     leave: Callable[[], None]
     """Ends what belongs to the present round. May be called twice."""
     enter: Callable[[], None]
-    """Connects this process with the daemon again, as a worker of the round that the environment
-    describes. All ranks call it.
-    """
+    """Connects with the daemon again, as a worker of the environment's round. All ranks call it."""
     restore: Callable[[Ranks], int]
     """Restores what the round resumes from, on these ranks, and returns its step."""
     resumed: Callable[[int], None]
@@ -73,15 +68,11 @@ class LoopParts:
     own: OwnValues
     """What is saved besides the state: where the run rehearses is a part of it."""
     keep: Callable[[], Resume | None]
-    """Keeps the state in memory for a rehearsal, and returns where from it is restored; None where
-    that is not possible. All ranks call it.
-    """
+    """Keeps the state in memory, and returns where; None: it cannot be kept. All ranks call it."""
     go_back: Callable[[Resume], None]
     """Restores what was kept. All ranks call it."""
     tell: Callable[[str, int, str, str], None]
-    """Tells people of what was found of a step: the kind of the event, the step, the outcome in a
-    word, and a line.
-    """
+    """Tells people of a step: kind of the event, step, outcome in a word, and a line."""
     start_anew: Callable[[], None]
     """Goes back to what is stored, where no agent forms a round for that. All ranks call it."""
     loops: Loops
@@ -172,18 +163,14 @@ class Meeting:
             return False
         return not self._is_hindered()
 
-    def _late_problem(self) -> str:
-        """Return what stands in the way by now; empty if nothing does."""
-        prepares = self._loop.groups.prepares is not None  # it is in no round, and has no ranks yet
-        own = None if prepares else self._loop.ranks().group
-        return self._loop.groups.problem(own) or loaders.problem() or self.hindrance
-
     def _is_hindered(self) -> bool:
         """Whether something stands in the way by now.
 
         It is told. Where the agent wants this worker to rest, that ends the process.
         """
-        problem = self._late_problem()
+        prepares = self._loop.groups.prepares is not None  # it is in no round, and has no ranks yet
+        own = None if prepares else self._loop.ranks().group
+        problem = self._loop.groups.problem(own) or loaders.problem() or self.hindrance
         if problem:
             _complain(self._loop, problem)
         if problem and self.asked:
@@ -206,7 +193,7 @@ class Meeting:
                 broken = self._loop.groups.broken
                 raise dist.DistError(broken or "the process group was closed during the step")
 
-    def vote(self, value: int | None = None) -> int:
+    def vote(self, value: int = 0) -> int:
         """Return once all ranks of the round have called this, with the largest value.
 
         Raises what torch raises otherwise.
@@ -222,7 +209,7 @@ class Meeting:
                 "a collective has failed in the step, and the script has caught it"
             )
         if ranks.world_size == 1:
-            return value or 0
+            return value
         self._votes = self._votes or Votes(ranks, self._loop.groups)
         with self._loop.voting():
             return self._votes.vote(value)
@@ -312,7 +299,6 @@ def join(loop: LoopParts, variables: Mapping[str, str], step: int, *, restores: 
     groups.former = None
     loop.enter()
     ranks = loop.ranks()
-    # Older versions, which tell no record, look at the last part.
     record, left_out = loop.own.rehearsals.value(), samplers.left_out(loop.state.values)
     found = ranks.gather((variables["SPOTELASTIC_ROUND"], step, record, left_out, restores))
     if others := [rank for rank, theirs in enumerate(found) if theirs[:2] != found[ranks.rank][:2]]:
@@ -330,10 +316,10 @@ def join(loop: LoopParts, variables: Mapping[str, str], step: int, *, restores: 
         raise SpotelasticError("what is made for each round has to be restored by all ranks")
     elif restoring:
         _restore_on(restoring, loop, ranks, step)
-    if told := [record[0] for _, _, *record, theirs in found if not theirs and record]:
+    if told := [record for _, _, record, _, theirs in found if not theirs]:
         loop.own.rehearsals = of_script(told[0])
-    for _, _, *records, _ in found:
-        samplers.leave_out(loop.state.values, *records[1:])
+    for *_, left, _ in found:
+        samplers.leave_out(loop.state.values, left)
     loop.resumed(step)
 
 

@@ -8,7 +8,6 @@ its last step is saved.
 import contextlib
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -18,37 +17,28 @@ _PRIVATE = "RssAnon:"
 """Memory that is the process's own, without files and the slots of checkpoints."""
 
 
-@dataclass(frozen=True)
-class GrowthLimit:
-    """How much a process may grow."""
-
-    rounds: int = 5
-    """So many rounds each make it larger, and none between makes it smaller."""
-    share: float = 0.2
-    """Part by which the last one is larger than the first."""
-    least: int = 256 << 20
-    """Bytes by which it is larger in any case."""
-    later: float = 0.33
-    """Part of that which the later half of these rounds has: what is only begun with, as the
-    buffers of an allocator, does not go on.
-    """
-    noise: int = 1 << 20
-    """Bytes up to which a size is the same."""
+ROUNDS = 5
+"""So many rounds each make a process larger that grows, and none between makes it smaller."""
+SHARE, LEAST = 0.2, 256 << 20
+"""Part by which the last one is larger than the first, and bytes by which it is in any case."""
+LATER = 0.33
+"""Part of that which the later half of them has: buffers that are only begun with do not."""
+NOISE = 1 << 20
+"""Bytes up to which a size is the same."""
 
 
-def grown(sizes: Sequence[int], limit: GrowthLimit) -> int:
+def grown(sizes: Sequence[int]) -> int:
     """Return in how many rounds a process has grown too much; 0 if it has not."""
     rises: list[int] = []  # the last one first
     for after, before in itertools.pairwise(reversed(sizes)):
-        if after - before < -limit.noise:
+        if after - before < -NOISE:
             break
-        if after - before > limit.noise:
+        if after - before > NOISE:
             rises.append(after - before)
     growth = sum(rises)
-    if len(rises) < limit.rounds or growth <= max(limit.least, limit.share * (sizes[-1] - growth)):
+    if len(rises) < ROUNDS or growth <= max(LEAST, SHARE * (sizes[-1] - growth)):
         return 0
-    later = sum(rises[: len(rises) // 2])
-    return len(rises) if later >= limit.later * growth else 0
+    return len(rises) if sum(rises[: len(rises) // 2]) >= LATER * growth else 0
 
 
 def measured() -> dict[str, int]:
@@ -66,12 +56,8 @@ def measured() -> dict[str, int]:
 class Memory:
     """The sizes of this process, after each round that it has entered in place."""
 
-    def __init__(
-        self,
-        measure: Callable[[], Mapping[str, int]] = measured,
-        limit: GrowthLimit = GrowthLimit(),  # it cannot be changed
-    ) -> None:
-        self._measure, self._limit = measure, limit
+    def __init__(self, measure: Callable[[], Mapping[str, int]] = measured) -> None:
+        self._measure = measure
         self._sizes: dict[str, list[int]] = {}
 
     def note(self) -> None:
@@ -83,6 +69,6 @@ class Memory:
     def problem(self) -> str:
         """What has grown too much; empty if nothing has."""
         for kind, sizes in self._sizes.items():
-            if rounds := grown(sizes, self._limit):
+            if rounds := grown(sizes):
                 return f"its {kind} grew in {rounds} rounds, to {sizes[-1] / GIB:.1f} GiB"
         return ""

@@ -22,7 +22,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch.distributed as dist
 
@@ -39,25 +39,17 @@ _NOTING = {
 }
 """What has a watchdog note errors, and do nothing else."""
 _RECORD, _RECORDS = "TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "/tmp/nccl_trace_rank_"
-"""Variable with the beginning of the recorder's file, which the rank's number follows; and what it
-is without.
-"""
+"""Variable with the beginning of the file's name, which the rank ends, and what it is without."""
 LOOK_EVERY = 0.1
 """Seconds: as often as torch."""
 Dump = Callable[[], bytes]
 """Returns what torch's flight recorder has."""
 
 
-class HasErrors(Protocol):
-    """A backend of a process group."""
-
-    def get_error(self) -> Any:
-        """Return what torch has noted: an enumeration, of which one is SUCCESS."""
-
-
 def is_ours() -> bool:
     """Whether errors are looked at here, and neither user nor script has said that torch does."""
-    can_look = hasattr(getattr(dist, "ProcessGroupNCCL", HasErrors), "get_error")
+    there = getattr(dist, "ProcessGroupNCCL", None)
+    can_look = there is None or hasattr(there, "get_error")
     unset = os.environ.get(HANDLING, "1") in ("0", "1")
     return bool(os.environ.get(OURS)) and unset and can_look and not finds_desync()
 
@@ -86,21 +78,24 @@ def noting_only() -> Iterator[None]:
                 os.environ[name] = value
 
 
-def backends() -> list[HasErrors]:
+def backends() -> list[Any]:
     """Return those of NCCL, of all groups of this process."""
     found = map(torch_names.nccl_backend_of, torch_names.groups_of_process())
     return [backend for backend in found if backend is not None]
 
 
-def error_of(found: Iterable[HasErrors]) -> str:
-    """Return the first error that torch has noted; empty if there is none."""
+def error_of(found: Iterable[Any]) -> str:
+    """Return the first error that torch has noted; empty if there is none.
+
+    `get_error()` returns an enumeration, of which one is SUCCESS.
+    """
     told = (str(backend.get_error()).rpartition(".")[2] for backend in found)
     return next((error for error in told if error != "SUCCESS"), "")
 
 
 def look(
     told: Callable[[str], None],
-    found: Callable[[], Iterable[HasErrors]],
+    found: Callable[[], Iterable[Any]],
     wait: Callable[[], bool],
     dump: Dump | None = None,
 ) -> None:

@@ -68,16 +68,13 @@ class Steps:
         self._concerned: weakref.WeakKeyDictionary[torch.optim.Optimizer, bool]
         self._concerned = weakref.WeakKeyDictionary()
         self._entry: tuple[Enter, Standing] | None = None
-        """The round to enter where the loop asks for the next step, and where this worker stands.
-        """
+        """The round to enter where the loop asks for the next step, and where this worker is."""
         self._has_met = False
         """Whether this worker has voted where a loop asked for the first step of this round."""
         self._made: Attempt | None = None
         """An attempt of a rehearsal that would count if the loop were left now."""
         self._uncounted: Step | None = None
-        """A finished step at whose end all ranks are to wait. What is between the blocks comes
-        before.
-        """
+        """A finished step at whose end all ranks wait. What is between the blocks comes before."""
         self.undone: list[Callable[[], None]] = []
         """Called when a step is begun again, or the ranks have changed."""
         self.counted: list[Callable[[], None]] = []
@@ -153,11 +150,11 @@ class Steps:
                     self._has_met = True
                 return last >= total
             except Exception as error:
-                if not meeting.is_lost(error):
-                    raise
                 # An attempt of a rehearsal does not count that has yet to be taken back.
                 standing = Standing(last, "dirty" if self._rehearsing.restores_first else "clean")
-                self._enter(meeting, meeting.rest(standing, error), standing)
+                if not self._rests(standing, error):
+                    raise
+                self._enter_round()
         return self._loop.last_step() >= total
 
     def _rehearse(self, step: Step, meeting: Meeting) -> bool:
@@ -179,9 +176,9 @@ class Steps:
                 standing = Standing(step.number - 1)
                 rehearsing.prepare(step.number, self._undo, hindered=bool(meeting.hindrance))
         except Exception as error:
-            if not meeting.is_lost(error):
+            if not self._rests(standing, error):
                 raise
-            self._enter(meeting, meeting.rest(standing, error), standing)
+            self._enter_round()
             return False
         self._made = None
         return True
@@ -210,14 +207,11 @@ class Steps:
     def save_held(self) -> None:
         """Make the save that waited for what stands after a loop. Who loses a peer in it rests."""
         self.settle()
-        meeting = self._meeting
         try:
             self._loop.save_held()
         except RuntimeError as failure:
-            if meeting is None or not meeting.is_lost(failure):
+            if not self._rests(Standing(self._loop.last_step()), failure):
                 raise
-            standing = Standing(self._loop.last_step())
-            self._entry = meeting.rest(standing, failure), standing
 
     def leave(self) -> None:
         """Leave the loop with all other ranks, where the script has ended it early.
@@ -285,7 +279,7 @@ class Steps:
         """Yield what computes virtual ranks: one for each sampler that has them."""
         for value in self._samplers():
             if value.virtual_ranks is not None:
-                if not isinstance(value.pieces, Pieces):
+                if value.pieces is None:
                     value.pieces = Pieces(value, self._trained, self._compare, digest_of_tensor)
                 yield value.pieces
 
@@ -298,7 +292,7 @@ class Steps:
         if self.is_rehearsed:
             return
         for value in self._samplers():
-            if isinstance(value.pieces, Pieces) and value.pieces.share_by_times():
+            if value.pieces is not None and value.pieces.share_by_times():
                 samplers.go_back(value, samplers.position(value))
                 self._tell(self.undone)
 
@@ -410,10 +404,9 @@ class Steps:
             self._loop.start_anew()
             self._undo.go_on_anew()
             return True
-        lost, standing = dist.DistError(line), Standing(self._loop.last_step(), "dirty")
-        if not meeting.is_lost(lost):
+        lost = dist.DistError(line)
+        if not self._rests(Standing(self._loop.last_step(), "dirty"), lost):
             raise lost
-        self._entry = meeting.rest(standing, lost), standing
         return True
 
     def _is_made_again(self, attempt: Attempt, meeting: Meeting) -> bool:
@@ -445,9 +438,8 @@ class Steps:
         try:
             self._loop.count(step.number, step.shown, step.samples)
         except RuntimeError as failure:
-            if self._loop.last_step() != step.number or not meeting.is_lost(failure):
+            if self._loop.last_step() != step.number or not self._rests(standing, failure):
                 raise
-            self._entry = meeting.rest(standing, failure), standing
         if meeting.asked and self._entry is None:
             self._entry = meeting.rest(standing), standing
         if self._entry is None:
@@ -530,7 +522,7 @@ class Steps:
         if meeting is not None:
             meeting.has_gradients()
         attempt.voted = True
-        own = None if guard is None else guard.judge()
+        own = 0 if guard is None else guard.judge()
         # With a fault of its own nobody makes the step: so this rank cannot have to follow.
         has_gradients = has_gradients and not own
         attempt.fault = Fault(self._agree(attempt, own, has_gradients=has_gradients))
@@ -541,15 +533,14 @@ class Steps:
             raise failures.Unwound
         attempt.change = "dirty"
 
-    def _agree(self, attempt: Attempt, value: int | None, *, has_gradients: bool) -> int:
+    def _agree(self, attempt: Attempt, value: int, *, has_gradients: bool) -> int:
         """Return the largest value that a rank votes with. Rests where a rank is lost."""
         meeting = self._meeting
-        voting = self._rehearsing.voting()
         try:
-            with voting:
-                return (
-                    largest(value, self._loop.ranks()) if meeting is None else meeting.vote(value)
-                )
+            with self._rehearsing.voting():
+                if meeting is None:
+                    return largest(value, self._loop.ranks())
+                return meeting.vote(value)
         except Exception as error:
             if meeting is None or not meeting.is_lost(error):
                 raise
@@ -566,6 +557,14 @@ class Steps:
         return 0
 
     # -- between rounds ---------------------------------------------------------------------------
+
+    def _rests(self, standing: Standing, error: Exception) -> bool:
+        """Rest if an exception says only that ranks are lost. Returns whether it does."""
+        meeting = self._meeting
+        if meeting is None or not meeting.is_lost(error):
+            return False
+        self._entry = meeting.rest(standing, error), standing
+        return True
 
     def _enter(self, meeting: Meeting, order: Enter, standing: Standing) -> None:
         """Go on in another round, which may take several attempts."""

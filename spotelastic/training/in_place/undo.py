@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor
 
 from spotelastic import torch_names
 from spotelastic.training.data import randomness
@@ -23,6 +22,8 @@ from spotelastic.training.data import sampler as samplers
 from spotelastic.training.data.sampler import ElasticSampler, Position
 from spotelastic.training.state.lasting import Lasting
 from spotelastic.training.state.state import State
+from spotelastic.training.state.state_checks import are_same
+from spotelastic.training.state.tensors import local_part
 
 SMALL = 1 << 20
 """Bytes up to which a tensor is copied."""
@@ -61,7 +62,7 @@ class Undo:
         modules = [
             value for value in self._state.values.values() if isinstance(value, torch.nn.Module)
         ]
-        if not _are_same(modules, self._modules):
+        if not are_same(modules, self._modules):
             self._modules, self._buffers = modules, [*_places(modules)]
             self._trained = [each for module in modules for each in module.parameters()]
             self._parts = [part for module in modules for part in module.modules()]
@@ -131,7 +132,7 @@ class Undo:
         if any(value is optimizer for value in self._state.values.values()):
             return True
         places = {chunk.tensor.untyped_storage().data_ptr() for chunk in self._state.view().chunks}
-        return any(_local(each).untyped_storage().data_ptr() in places for each in own)
+        return any(local_part(each).untyped_storage().data_ptr() in places for each in own)
 
     @property
     def problem(self) -> str:
@@ -293,11 +294,11 @@ def _noted(value: Any, begun: _Begun) -> Any:
 
 def _copied(value: Any, watched: list[torch.Tensor], left: list[int]) -> Any:
     """Return a copy. Tensors that are large stay the same ones, and are watched."""
-    if isinstance(value, _UNCHANGING):
-        return value
     left[0] -= 1
     if left[0] < 0:
         raise _TooLarge
+    if isinstance(value, _UNCHANGING):
+        return value
     if isinstance(value, torch.Tensor):
         if value.nbytes > SMALL:
             watched.append(value)
@@ -305,13 +306,8 @@ def _copied(value: Any, watched: list[torch.Tensor], left: list[int]) -> Any:
         return value.detach().clone()
     kind = type(value)
     if kind is dict:
-        if len(value) > left[0]:
-            raise _TooLarge
         return {key: _copied(each, watched, left) for key, each in value.items()}
     if kind in (list, tuple):
-        if len(value) > left[0]:
-            raise _TooLarge
-        left[0] -= len(value)
         return kind(_copied(each, watched, left) for each in value)
     return copy.deepcopy(value)
 
@@ -349,10 +345,6 @@ def _some(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     return tensors[:: len(tensors) // SAMPLED + 1]
 
 
-def _local(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
-
-
 def _places(modules: list[torch.nn.Module]) -> Iterator[tuple[MutableMapping[str, Any], str]]:
     for module in modules:
         for part in module.modules():
@@ -368,10 +360,6 @@ def _samples(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         for tensor in tensors
         if type(tensor.detach()) is torch.Tensor and tensor.is_contiguous() and tensor.numel()
     ]
-
-
-def _are_same(left: list[Any], right: list[Any]) -> bool:
-    return len(left) == len(right) and all(map(lambda a, b: a is b, left, right))
 
 
 def _is_like(left: torch.Tensor, right: torch.Tensor) -> bool:

@@ -1,7 +1,6 @@
 """Votes of a round's ranks: each learns that all of them have come to one place.
 
-Each may give a small number, and learns the largest that one has given. Either all give one, or
-nobody does: without numbers, ranks of older versions vote alike.
+Each gives a small number, and learns the largest that one has given.
 
 The smallest collective of gloo wakes two threads for each of its messages. Where ranks share cores,
 that takes milliseconds of each step. So ranks have connections of their own for votes, by which a
@@ -34,9 +33,7 @@ from spotelastic.training.in_place.groups import Groups
 from spotelastic.training.runtime.session import Ranks
 
 CONNECTS_AT = 3
-"""Number of the vote in which the ranks of a round connect: after their first step, for which the
-others of a lost rank wait.
-"""
+"""Number of the vote in which ranks connect: after the step for which others wait at a loss."""
 TOLD = 3
 """Ranks that each tells at a stage."""
 CONNECT_WITHIN = 2.0
@@ -70,7 +67,7 @@ class Votes:
         self._count = 0
         self._stages: list[Stage] = []
 
-    def vote(self, value: int | None = None) -> int:
+    def vote(self, value: int = 0) -> int:
         """Return the largest value, from 0 to 255, once all ranks of the round have called this.
 
         Raises what torch raises of a collective that has failed.
@@ -79,7 +76,7 @@ class Votes:
             raise dist.DistError("the process group was closed before the step vote")
         self._count += 1
         if self._stages:
-            return self._exchange(value or 0)
+            return self._exchange(value)
         if self._count == CONNECTS_AT:
             return self._connect(value)
         return largest(value, self._ranks)
@@ -102,16 +99,16 @@ class Votes:
                 _shut(self._stages)
         return most[0]
 
-    def _connect(self, value: int | None) -> int:
+    def _connect(self, value: int) -> int:
         """Connect the ranks, if all of them can. This is a vote as well."""
         ranks, secret = self._ranks, os.urandom(16)
-        most = 0 if value is None else largest(value, ranks)
         with ExitStack() as stack:
             listener = _listening()
             address, port = "", 0
             if listener is not None:
                 address, port = stack.enter_context(listener).getsockname()[:2]
-            places: list[Place] = ranks.gather((address, port, secret))
+            voted = ranks.gather((value, (address, port, secret)))
+            most, places = max(number for number, _ in voted), [place for _, place in voted]
             if listener is None or not all(address for address, *_ in places):
                 return most
             stages: list[Stage] = []
@@ -165,20 +162,18 @@ class Votes:
                 hello = connection.recv(_HELLO.size, socket.MSG_WAITALL)
                 if len(hello) == _HELLO.size and hello.startswith(secret):
                     heard[_HELLO.unpack(hello)[1]] = connection
-        timeout = (options and options.timeout) or default_pg_timeout
+        timeout = (options and options.get("timeout")) or default_pg_timeout
         for connection in heard.values():
             _receive_within(connection, timeout.total_seconds())
         return heard
 
 
-def largest(value: int | None, ranks: Ranks) -> int:
+def largest(value: int, ranks: Ranks) -> int:
     """Return the largest value, by a collective of all ranks."""
-    if ranks.group is None:
-        return value or 0
-    told = torch.ones(1) if value is None else torch.tensor([float(value)])
-    most = dist.ReduceOp.SUM if value is None else dist.ReduceOp.MAX
-    dist.all_reduce(told, op=most, group=ranks.group)
-    return 0 if value is None else int(told.item())
+    told = torch.tensor([value])
+    if ranks.group is not None:
+        dist.all_reduce(told, op=dist.ReduceOp.MAX, group=ranks.group)
+    return int(told)
 
 
 def _listening() -> socket.socket | None:

@@ -24,12 +24,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from spotelastic import torch_names
 from spotelastic.training.in_place import failures, loaders
-from spotelastic.training.in_place.groups import Options, groups
+from spotelastic.training.in_place.groups import groups
+from spotelastic.training.runtime.patches import is_around, put_around
 
 IN_PLACE = "SPOTELASTIC_IN_PLACE"
-"""Variable that says what ranks of the round do that have kept their processes; empty: there are
-none.
-"""
+"""Variable: what ranks do that have kept their processes; empty: there are none."""
 _ALONE = {"RANK": "0", "WORLD_SIZE": "1"}
 
 wrapped: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
@@ -49,45 +48,33 @@ def watch() -> None:
     if os.environ.get(IN_PLACE) and not dist.is_initialized() and groups.options is None:
         groups.prepares = groups.prepares or dict(os.environ)
         os.environ.update(_ALONE)
-    _note_wrappers()
-    _note_failures()
+    put_around(DistributedDataParallel, "__init__", _noting_wrapper)
+    # A collective that has failed is noted, whatever the script makes of its error.
+    put_around(torch.autograd, "backward", _noting_failure)
+    put_around(dist.Work, "wait", _noting_failure)
     loaders.watch()
-    if hasattr(c10d.init_process_group, "_spotelastic"):
+    if is_around(c10d.init_process_group):
         return
     if not torch_names.wrap_making_of_groups(_noting_sockets):
         return  # another torch: nothing is known of its groups, so that workers cannot rest
-    init = _noting_options(c10d.init_process_group)
-    init._spotelastic = True  # type: ignore[attr-defined]
-    c10d.init_process_group = dist.init_process_group = init
+    put_around(c10d, "init_process_group", _noting_options)
+    dist.init_process_group = c10d.init_process_group
 
 
-def _noting_options(init: Callable[..., None]) -> Callable[..., None]:
-    names = inspect.signature(init)
-
-    @functools.wraps(init)
-    def noted(*args: Any, **more: Any) -> None:
-        hook, again = sys.excepthook, groups.hook is not None
-        if os.environ.get("SPOTELASTIC_CONTROL"):
-            _guard_ranks()
-        given = names.bind(*args, **more).arguments
-        store = dist.HashStore()
-        alone = {"store": store, "rank": 0, "world_size": 1}
-        with groups.making():
-            if groups.prepares is None:
-                init(*args, **more)
-            else:
-                init(**{**given, "init_method": None, **alone})
-        groups.options = Options(
-            given.get("backend"),
-            given.get("timeout"),
-            given.get("pg_options"),
-            given.get("device_id"),
-            given.get("store") is None and given.get("init_method") in (None, "env://"),
-        )
-        if not again:
-            groups.hook = hook
-
-    return noted
+def _noting_options(init: Callable[..., None], *args: Any, **more: Any) -> None:
+    hook, again = sys.excepthook, groups.hook is not None
+    if os.environ.get("SPOTELASTIC_CONTROL"):
+        _guard_ranks()
+    given = inspect.signature(init).bind(*args, **more).arguments
+    alone = {"store": dist.HashStore(), "rank": 0, "world_size": 1}
+    with groups.making():
+        if groups.prepares is None:
+            init(*args, **more)
+        else:
+            init(**{**given, "init_method": None, **alone})
+    groups.options = given
+    if not again:
+        groups.hook = hook
 
 
 def _guard_ranks() -> None:
@@ -111,38 +98,17 @@ def _noting_sockets(helper: Callable[..., Any]) -> Callable[..., Any]:
     return noted
 
 
-def _note_failures() -> None:
-    """Note that a collective has failed, whatever the script makes of its error."""
-    if hasattr(torch.autograd.backward, "_spotelastic"):
-        return
-    torch.autograd.backward = _noting_failures(torch.autograd.backward)
-    dist.Work.wait = _noting_failures(dist.Work.wait)  # type: ignore[method-assign]
+def _noting_failure(function: Callable[..., Any], *args: Any, **more: Any) -> Any:
+    try:
+        return function(*args, **more)
+    except Exception as error:
+        groups.has_failed = groups.has_failed or failures.is_of_collective(error)
+        raise
 
 
-def _noting_failures(function: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(function)
-    def noted(*args: Any, **more: Any) -> Any:
-        try:
-            return function(*args, **more)
-        except Exception as error:
-            groups.has_failed = groups.has_failed or failures.is_of_collective(error)
-            raise
-
-    noted._spotelastic = True  # type: ignore[attr-defined]
-    return noted
-
-
-def _note_wrappers() -> None:
-    made = DistributedDataParallel.__init__
-    if hasattr(made, "_spotelastic"):
-        return
-
-    @functools.wraps(made)
-    def noted(self: DistributedDataParallel, *args: Any, **more: Any) -> None:
-        made(self, *args, **more)
-        wrapped.add(self)
-        own = self.module.parameters()
-        trained[self] = frozenset(id(each) for each in own if each.requires_grad)
-
-    noted._spotelastic = True  # type: ignore[attr-defined]
-    DistributedDataParallel.__init__ = noted  # type: ignore[method-assign]
+def _noting_wrapper(
+    make: Callable[..., None], ddp: DistributedDataParallel, *args: Any, **more: Any
+) -> None:
+    make(ddp, *args, **more)
+    wrapped.add(ddp)
+    trained[ddp] = frozenset(id(each) for each in ddp.module.parameters() if each.requires_grad)

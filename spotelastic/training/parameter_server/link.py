@@ -1,6 +1,6 @@
 """Carries messages between two ranks of a round, over its process group.
 
-A message is a head of four numbers, and perhaps a body of as many numbers as both sides know of.
+A message is a head of three numbers, and perhaps a body of as many numbers as both sides know of.
 
 Must never happen: a rank waits for a send alone. Nobody tells a sender that its peer is gone (gloo
 wakes whoever receives). So sends are left to themselves, and each is followed by a message from the
@@ -16,9 +16,11 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
+from spotelastic.training.parameter_server import vectors
+
 _HEAD, _BODY = 1, 2
 """Tags."""
-NUMBERS = 4
+NUMBERS = 3
 """Numbers in a head."""
 
 Head = tuple[int, ...]
@@ -27,9 +29,9 @@ Head = tuple[int, ...]
 class Link:
     """The messages of this rank in one attempt at a window."""
 
-    def __init__(self, size: int, dtype: torch.dtype) -> None:
-        """`size` and `dtype` are those of all bodies."""
-        self._size, self._dtype = size, dtype
+    def __init__(self, model: torch.nn.Module) -> None:
+        """Bodies are parameters or gradients of this model."""
+        self._model = model
         self._sent: dict[int, list[Any]] = defaultdict(list)
         """What may still be on its way to a rank: it must stay in memory."""
 
@@ -50,7 +52,7 @@ class Link:
 
     def body(self, rank: int) -> torch.Tensor:
         """Wait for the body that follows."""
-        numbers = torch.empty(self._size, dtype=self._dtype)
+        numbers = vectors.empty(self._model)
         dist.recv(numbers, rank, tag=_BODY)
         return numbers
 
@@ -69,9 +71,9 @@ class ServerInbox:
     torch can receive from any rank, too, but nothing wakes that where a peer is lost.
     """
 
-    def __init__(self, link: Link, body_at: int) -> None:
-        """Return whether a message has a body: this number of its head is not negative then."""
-        self._link, self._body_at = link, body_at
+    def __init__(self, link: Link) -> None:
+        """Read messages of this link. One has a body where the first number is not negative."""
+        self._link = link
         self._come: SimpleQueue[RankMessage | Exception] = SimpleQueue()
 
     def expect(self, rank: int) -> None:
@@ -88,7 +90,7 @@ class ServerInbox:
     def _read(self, rank: int) -> None:
         try:
             head = self._link.head(rank)
-            body = self._link.body(rank) if head[self._body_at] >= 0 else None
+            body = self._link.body(rank) if head[0] >= 0 else None
             self._come.put(RankMessage(rank, head, body))
         except Exception as error:
             self._come.put(error)

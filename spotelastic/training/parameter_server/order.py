@@ -18,6 +18,8 @@ Must never happen:
 - workers wait for each other for ever: the oldest gradient may always be applied.
 """
 
+import itertools
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -32,9 +34,8 @@ class Rules:
     mode: Mode = "synchronous"
     batches: int = 1
     """Batches of each update; 1 unless synchronous."""
-    staleness: int = 0
-    """Most updates between the version that a gradient was computed on and its own, if bounded.
-    """
+    staleness: float = math.inf
+    """Most updates between the version that a gradient was computed on and its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,16 +94,20 @@ class Order:
 
     def take(self) -> int | None:
         """Hand out a batch, to be computed on the present version; None where none may be now."""
-        rules, version = self._rules, self.applied.version
+        rules, version, bases = self._rules, self.applied.version, self._bases
         if self.is_over:
             return None
         if rules.mode == "synchronous":
-            may = len(self._bases) < rules.batches
+            may = len(bases) < rules.batches
         else:
-            may = version + len(self._bases) < self._target
-        if may and rules.mode == "bounded":
-            may = _are_in_time([*self._bases.values(), version], version, rules.staleness)
-        return self._handed_out() if may else None
+            in_time = _are_in_time([*bases.values(), version], version, rules.staleness)
+            may = in_time and version + len(bases) < self._target
+        if not may:
+            return None
+        numbers = itertools.count(self.applied.first)
+        batch = next(n for n in numbers if n not in self.applied.beyond and n not in bases)
+        bases[batch] = version
+        return batch
 
     def give(self, batch: int) -> None:
         """Note that a batch's gradient is there. Raises `ValueError` if it was not handed out."""
@@ -120,8 +125,7 @@ class Order:
             return tuple(sorted(self._given)) if len(self._given) == rules.batches else ()
         for batch in self._given:
             others = [base for each, base in self._bases.items() if each != batch]
-            later = self.applied.version + 1
-            if rules.mode == "asynchronous" or _are_in_time(others, later, rules.staleness):
+            if _are_in_time(others, self.applied.version + 1, rules.staleness):
                 return (batch,)
         return ()
 
@@ -132,15 +136,8 @@ class Order:
             self._given.remove(batch)
             del self._bases[batch]
 
-    def _handed_out(self) -> int:
-        batch = self.applied.first
-        while batch in self.applied.beyond or batch in self._bases:
-            batch += 1
-        self._bases[batch] = self.applied.version
-        return batch
 
-
-def _are_in_time(bases: Collection[int], version: int, staleness: int) -> bool:
+def _are_in_time(bases: Collection[int], version: int, staleness: float) -> bool:
     """Return whether gradients computed on these versions can all be applied in time.
 
     They are applied oldest first, the first of them on `version`.

@@ -1,10 +1,10 @@
 """What the ranks do in one attempt at a window: one serves, one stands by, the others work.
 
-    worker → server    epoch, batch (-1: none), version that it has; then the batch's gradient
-    server → worker    epoch, batch (-1: the window is over), version; then the parameters, if they
-                       are others than those that the worker has
-    server → standby   epoch, first batch, batches, version; then the update's gradient
-    standby → server   epoch, version
+    worker → server    batch (-1: none), version that it has; then the batch's gradient
+    server → worker    batch (-1: the window is over), version; then the parameters, if they are
+                       others than those that the worker has
+    server → standby   first batch, batches, version; then the update's gradient
+    standby → server   version
 
 An update is acknowledged to a worker by a later version than the one that its gradient was computed
 on.
@@ -13,8 +13,8 @@ Must never happen:
 
 - a worker sees a version that the standby does not have: an update that has an effect outlives the
   server;
-- the standby leaves an update out, or makes one of another server: both are told by epoch and
-  version.
+- the standby leaves an update out: the version tells. Of another server it hears nothing, as that
+  one is in a group which is closed.
 """
 
 from collections import deque
@@ -31,8 +31,6 @@ from spotelastic.training.parameter_server.served_state import ServedState
 NONE = -1
 SERVER = 0
 """The rank that serves."""
-_BATCH = 1
-"""Place of the batch in a head."""
 
 Compute = Callable[[int], torch.Tensor]
 """Returns a batch's gradient as one vector, and its loss as the last number."""
@@ -100,7 +98,7 @@ class Serving:
 
     def serve(self) -> None:
         """Serve until all updates of the window are made and all workers know."""
-        inbox = ServerInbox(self.link, _BATCH)
+        inbox = ServerInbox(self.link)
         for worker in self.workers:
             inbox.expect(worker)
         while True:
@@ -119,34 +117,29 @@ class Serving:
         return () if self.standby is None else (self.standby,)
 
     def _receive(self, message: RankMessage) -> None:
-        epoch, batch, _, _ = message.head
-        _check_epoch(self.state, epoch, message.rank)
         if message.body is not None:
+            batch = message.head[0]
             self.order.give(batch)
             self._gradients[batch] = message.body
         self._waiting.append(message)
 
     def _update(self, batches: Sequence[int]) -> None:
         """Make an update, and return when the standby has made it, too."""
-        state, mean = self.state, _mean(batches, self._gradients)
-        made = state.epoch, state.applied.version + 1
+        mean, version = _mean(batches, self._gradients), self.state.applied.version + 1
         for standby in self._standbys:
-            self.link.send(standby, (made[0], batches[0], len(batches), made[1]), mean)
-        state.apply(mean, batches)
+            self.link.send(standby, (batches[0], len(batches), version), mean)
+        self.state.apply(mean, batches)
         self.order.made(batches)
         self.losses.add(mean, len(batches))
         for standby in self._standbys:
-            epoch, version, *_ = self.link.head(standby)
-            if (epoch, version) != made:
-                raise SpotelasticError(
-                    f"the standby has version {version} of attempt {epoch}, not {made}"
-                )
+            if (its := self.link.head(standby)[0]) != version:
+                raise SpotelasticError(f"the standby has version {its}, not {version}")
 
     def _answer(self) -> list[int]:
         """Give batches to workers that wait, and return those that have one now."""
         answered, left = [], deque[RankMessage]()
         for message in self._waiting:
-            rank, (_, given, has, _), _ = message
+            rank, (given, has, _), _ = message
             # An answer tells that the gradient counts.
             batch = None if self.order.holds(given) else self.order.take()
             if batch is None:
@@ -163,14 +156,13 @@ class Serving:
             if self._shown is None or self._shown[0] != version:
                 self._shown = version, self.state.parameters()
             body = self._shown[1]
-        self.link.send(rank, (self.state.epoch, batch, version), body)
+        self.link.send(rank, (batch, version), body)
 
 
 def stand_by(state: ServedState, link: Link) -> None:
     """Make each update that the server makes, and say so, until the window is over."""
     while True:
-        epoch, first, count, version = link.head(SERVER)
-        _check_epoch(state, epoch, SERVER)
+        first, count, version = link.head(SERVER)
         if first == NONE:
             return
         mean = link.body(SERVER)
@@ -179,11 +171,10 @@ def stand_by(state: ServedState, link: Link) -> None:
                 f"the server makes version {version}, and the standby has {state.applied.version}"
             )
         state.apply(mean, range(first, first + count))
-        link.send(SERVER, (epoch, version))
+        link.send(SERVER, (version,))
 
 
 def work(
-    state: ServedState,
     link: Link,
     compute: Compute,
     receive: Callable[[torch.Tensor], None],
@@ -194,9 +185,8 @@ def work(
     body: torch.Tensor | None = None
     sent: list[int] = []
     while True:
-        link.send(SERVER, (state.epoch, batch, has), body)
-        epoch, batch, version, _ = link.head(SERVER)
-        _check_epoch(state, epoch, SERVER)
+        link.send(SERVER, (batch, has), body)
+        batch, version, _ = link.head(SERVER)
         if version > has:
             for each in sent:
                 told(each)
@@ -208,10 +198,3 @@ def work(
             has = version
         body = compute(batch)
         sent.append(batch)
-
-
-def _check_epoch(state: ServedState, epoch: int, rank: int) -> None:
-    if epoch != state.epoch:
-        raise SpotelasticError(
-            f"rank {rank} is in attempt {epoch} of the parameter server, not {state.epoch}"
-        )

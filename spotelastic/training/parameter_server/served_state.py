@@ -39,6 +39,8 @@ class ServedState(Lasting):
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, scheduler: Any = None
     ) -> None:
         self.model, self._optimizer, self._scheduler = model, optimizer, scheduler
+        named = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
+        self._parts = {name: part for name, part in named.items() if part is not None}
         self.applied = Applied()
         self.epoch = 0
         self.window = 0
@@ -52,16 +54,6 @@ class ServedState(Lasting):
     @property
     def label(self) -> Label:
         return Label(self._lives, self.epoch, self.applied.version)
-
-    @property
-    def size(self) -> int:
-        """Numbers in a vector of parameters."""
-        return sum(each.numel() for each in vectors.trained(self.model)) + 1
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Type of the numbers."""
-        return vectors.dtype_of(self.model)
 
     def parameters(self) -> torch.Tensor:
         """Return a copy of the present parameters as one vector, with room for a loss."""
@@ -115,14 +107,13 @@ class ServedState(Lasting):
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         """Have a saved state, unless this process has a newer one."""
         if not self._lives:
-            self._load(saved)
+            self._load(copy.deepcopy(saved))  # optimizers keep what they are given
             self._kept = self._clone()
 
     def _state(self) -> dict[str, Any]:
         applied = self.applied
-        found = {
-            "model": self.model.state_dict(),
-            "optimizer": self._optimizer.state_dict(),
+        return {
+            **{name: part.state_dict() for name, part in self._parts.items()},
             "updates": applied.version,
             "batches": applied.first,
             "beyond": sorted(applied.beyond),
@@ -130,17 +121,12 @@ class ServedState(Lasting):
             "target": self.target,
             "epoch": self.epoch,
         }
-        if self._scheduler is not None:
-            found["scheduler"] = self._scheduler.state_dict()
-        return found
 
     def _clone(self) -> dict[str, Any]:
         return copy.deepcopy(self._state())
 
     def _load(self, found: Mapping[str, Any]) -> None:
-        self.model.load_state_dict(found["model"])
-        self._optimizer.load_state_dict(copy.deepcopy(found["optimizer"]))
-        if self._scheduler is not None:
-            self._scheduler.load_state_dict(found["scheduler"])
+        for name, part in self._parts.items():
+            part.load_state_dict(found[name])
         self.applied = Applied(found["updates"], found["batches"], frozenset(found["beyond"]))
         self.window, self.target, self.epoch = found["window"], found["target"], found["epoch"]

@@ -12,6 +12,7 @@ newest copy that one of the ranks has.
 """
 
 import copy
+import math
 import os
 import socket
 from collections.abc import Callable, Sequence
@@ -19,7 +20,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import xxhash
 
 from spotelastic.errors import UsageError
 from spotelastic.training.in_place.attempts import Step
@@ -94,16 +94,14 @@ class ParameterServer:
         state = self.state
         nodes = self._agree(begins=True)
         state.begin(step.number, self._updates)
-        link = Link(
-            state.size, state.dtype
-        )  # its last messages may be on their way until all agree
+        link = Link(state.model)  # its last messages may be on their way until all agree
         losses = self._train(nodes, link)
         self._agree()
         step.vote()
         state.keep()
         return losses.mean
 
-    def _train(self, nodes: Sequence[int], link: Link) -> WindowLoss:
+    def _train(self, nodes: Sequence[str], link: Link) -> WindowLoss:
         """Do this rank's part of the window, until it is over."""
         state, rank, world = self.state, _rank(), len(nodes)
         if state.applied.version >= state.target:
@@ -120,15 +118,13 @@ class ParameterServer:
         if rank == standby:
             stand_by(state, link)
         else:
-            work(state, link, self._compute, self._receive, self._told)
+            work(link, self._compute, self._receive, self._told)
         return WindowLoss()
 
     # -- one copy for all --------------------------------------------------------------------------
 
-    def _agree(self, *, begins: bool = False) -> tuple[int, ...]:
-        """Have all ranks take the newest copy that one of them has.
-
-        Returns a number for each rank's node.
+    def _agree(self, *, begins: bool = False) -> list[str]:
+        """Have all ranks take the newest copy that one of them has. Returns each rank's node.
 
         A rank replaces its own copy only by a whole one. So if a rank is lost meanwhile, there is
         still a newest copy.
@@ -136,9 +132,11 @@ class ParameterServer:
         state = self.state
         if not dist.is_initialized() or dist.get_world_size() == 1:
             state.agreed(state.epoch + begins)
-            return (0,)
-        found = _gathered((*map(int, state.label), _node()))
-        labels = [Label(bool(lives), epoch, version) for lives, epoch, version, _ in found]
+            return [""]
+        found: list[Any] = [None] * dist.get_world_size()
+        node = os.environ.get("SPOTELASTIC_NODE") or socket.gethostname()
+        dist.all_gather_object(found, (state.label, node))
+        labels = [label for label, _ in found]
         newest = newest_of(labels)
         # Two models that were just made need not be the same.
         if len({*labels}) > 1 or not labels[newest].epoch:
@@ -147,7 +145,7 @@ class ParameterServer:
             if not has_it:
                 state.unpack(data)
         state.agreed(labels[newest].epoch + begins)
-        return tuple(node for *_, node in found)
+        return [node for _, node in found]
 
     # -- gradients ---------------------------------------------------------------------------------
 
@@ -172,7 +170,7 @@ class ParameterServer:
         return self._compute(batch)
 
 
-def standby_of(nodes: Sequence[int]) -> int | None:
+def standby_of(nodes: Sequence[object]) -> int | None:
     """Return the rank that stands by.
 
     It is the first one of another node than the server's, if there is one. With two ranks there is
@@ -203,7 +201,7 @@ def _rules(mode: Mode, updates: int, batches: int | None, staleness: int | None)
         raise UsageError(
             f'staleness={staleness}: mode="bounded" needs it, and no other mode has it; 0 or more'
         )
-    return Rules(mode, batches or 1, staleness or 0)
+    return Rules(mode, batches or 1, math.inf if staleness is None else staleness)
 
 
 def _check(model: torch.nn.Module) -> None:
@@ -220,20 +218,6 @@ def _check(model: torch.nn.Module) -> None:
 
 def _rank() -> int:
     return dist.get_rank() if dist.is_initialized() else 0
-
-
-def _node() -> int:
-    """Return a number that the ranks of this node share."""
-    name = os.environ.get("SPOTELASTIC_NODE") or socket.gethostname()
-    return xxhash.xxh3_64_intdigest(name.encode()) >> 1
-
-
-def _gathered(numbers: Sequence[int]) -> list[tuple[int, ...]]:
-    """Return the numbers of all ranks."""
-    own = torch.tensor(numbers)
-    found = [torch.empty_like(own) for _ in range(dist.get_world_size())]
-    dist.all_gather(found, own)
-    return [tuple(each.tolist()) for each in found]
 
 
 def _broadcast(data: torch.Tensor | None, source: int) -> torch.Tensor:

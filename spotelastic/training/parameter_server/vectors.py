@@ -15,22 +15,22 @@ def trained(model: torch.nn.Module) -> list[torch.nn.Parameter]:
     return [each for each in model.parameters() if each.requires_grad]
 
 
-def dtype_of(model: torch.nn.Module) -> torch.dtype:
-    """Return the type of a vector of this model."""
+def empty(model: torch.nn.Module) -> torch.Tensor:
+    """Return memory for a vector of this model."""
+    size = sum(each.numel() for each in trained(model)) + 1
     dtypes = (each.dtype for each in trained(model))
-    return functools.reduce(torch.promote_types, dtypes, torch.float32)
+    return torch.empty(size, dtype=functools.reduce(torch.promote_types, dtypes, torch.float32))
 
 
 def of_parameters(model: torch.nn.Module) -> torch.Tensor:
     """Return a copy of the parameters. The last number is 0."""
-    parts = [each.detach() for each in trained(model)]
-    return _vector([*parts, torch.zeros(1)], dtype_of(model))
+    return _vector(model, [*(each.detach() for each in trained(model)), torch.zeros(1)])
 
 
 def of_gradients(model: torch.nn.Module, loss: torch.Tensor) -> torch.Tensor:
     """Return the gradients, with zeros for parameters that have none."""
     parts = [torch.zeros_like(each) if each.grad is None else each.grad for each in trained(model)]
-    return _vector([*parts, loss.detach()], dtype_of(model))
+    return _vector(model, [*parts, loss.detach()])
 
 
 @torch.no_grad()
@@ -47,8 +47,9 @@ def put_gradients(vector: torch.Tensor, model: torch.nn.Module) -> None:
         parameter.grad = part.to(parameter.device, parameter.dtype, copy=True)
 
 
-def _vector(parts: Iterable[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
-    return torch.cat([part.reshape(-1).to("cpu", dtype) for part in parts])
+def _vector(model: torch.nn.Module, parts: Iterable[torch.Tensor]) -> torch.Tensor:
+    found = empty(model)
+    return torch.cat([part.reshape(-1).to(found) for part in parts], out=found)
 
 
 def _parts(vector: torch.Tensor, model: torch.nn.Module) -> Iterable[torch.Tensor]:

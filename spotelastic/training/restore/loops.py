@@ -27,13 +27,9 @@ class Loops:
     came: bool = False
     """Whether this process has come to others that were in the middle of their loops."""
     floor: int = -1
-    """The step at which the present loop began, where something was done before it that does not
-    come again.
-    """
+    """The step before which something was done in this process that does not come again."""
     end: int = 0
-    """The step that the run ends with, as far as the script has said; 0: that is not known. Of a
-    script whose loops end at one step after the other only `epochs` tells it.
-    """
+    """The step that the run ends with; 0: not known. Of several loops `epochs` alone tells it."""
     _total: int | None = None
     """The step that the loop ends with that was begun last."""
     _passed: int | None = None

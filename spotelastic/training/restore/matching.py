@@ -1,34 +1,14 @@
 """Relates names, groups and types of a checkpoint to those of the state that it is loaded into."""
 
-import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
 
 import torch
 from msgspec.structs import replace
 from spotelastic_checkpoints.restore.contents import Piece
 
-from spotelastic.training.state.compatibility import (
-    WRAPPERS,
-    Kind,
-    is_compiled,
-    renamed,
-    without_compiler,
-)
+from spotelastic.training.state.compatibility import Kind, renamed
 from spotelastic.training.state.derived import Path
 from spotelastic.training.state.state import StateView
-
-
-def parameters_of(view: StateView, name: str, optimizer: torch.optim.Optimizer) -> list[str]:
-    """Return the names of an optimizer's parameters, in the order in which torch numbers them."""
-    return [fqn for group in groups_of(view, name, optimizer) for fqn in group]
-
-
-def groups_of(view: StateView, name: str, optimizer: torch.optim.Optimizer) -> list[list[str]]:
-    """Return the names of each group's parameters."""
-    entries = {entry.fqn: entry for entry in view.entries if entry.path[0] == name}
-    numbers = range(len(optimizer.param_groups))
-    return [entries[f"{name}.param_groups.{number}.params"].get() for number in numbers]
 
 
 def is_of_a_group(path: Path) -> bool:
@@ -39,42 +19,20 @@ def is_of_a_group(path: Path) -> bool:
     return len(path) > 3 and path[1] == "param_groups"
 
 
-def has_wrapped_names(view: StateView, name: str) -> bool:
-    """Return whether names of a model in this state begin like a wrapper's."""
-    prefixes = tuple(f"{name}.{wrapper}" for wrapper in WRAPPERS)
-    return any(fqn.startswith(prefixes) for fqn in view.kinds)
-
-
 def renamed_piece(
     piece: Piece,
     numbered: Mapping[str, Sequence[str]],
     models: Collection[str],
     compiled: Collection[str],
 ) -> Piece:
-    """Return a piece under the name that it has in this state, as `compatibility.renamed` says.
-
-    Entries that are `compiled` were saved with the names that torch.compile makes.
-    """
-    path = renamed(piece.item.path, numbered, models)
-    if path[0] in compiled and is_compiled(path):
-        path = tuple(without_compiler(key) if isinstance(key, str) else key for key in path)
+    """Return a piece under the name that it has in this state, as `compatibility.renamed` says."""
+    path = renamed(piece.item.path, numbered, models, compiled)
     return piece if path == piece.item.path else with_path(piece, path)
 
 
 def with_path(piece: Piece, path: Path) -> Piece:
     """Return a piece under another name."""
     return piece._replace(item=replace(piece.item, fqn=".".join(map(str, path)), path=path))
-
-
-def without(view: StateView, taken: Mapping[str, Mapping[str, Any]]) -> StateView:
-    """Return the view without what modules load by their own code."""
-    begins = [begin for parts in taken.values() for begin in parts]
-    gone = set(below_prefixes(begins, view.kinds))
-    if not gone:
-        return view
-    kinds = {fqn: kind for fqn, kind in view.kinds.items() if fqn not in gone}
-    chunks = tuple(chunk for chunk in view.chunks if chunk.fqn not in gone)
-    return dataclasses.replace(view, chunks=chunks, kinds=kinds)
 
 
 def devices_of(view: StateView) -> dict[str, torch.device]:
@@ -88,15 +46,11 @@ def devices_of(view: StateView) -> dict[str, torch.device]:
     return found
 
 
-def leave_to_itself(
-    name: str, here: dict[str, Kind], there: dict[str, Kind], *, known: bool
-) -> None:
-    """Leave out an entry with a load_state_dict of its own, which decides itself what fits."""
-    ours, saved = (below({name}, kinds) for kinds in (here, there))
-    if known or bool(ours) == bool(saved):
-        for kinds, names in ((here, ours), (there, saved)):
-            for fqn in names:
-                del kinds[fqn]
+def leave_out(names: Collection[str], *of: dict[str, Kind]) -> None:
+    """Leave out what these names have."""
+    for kinds in of:
+        for fqn in below(names, kinds):
+            del kinds[fqn]
 
 
 def leave_values(name: str, here: dict[str, Kind], there: dict[str, Kind]) -> None:
@@ -128,9 +82,3 @@ def below(names: Collection[str], fqns: Iterable[str]) -> list[str]:
         return []
     prefixes = tuple(f"{name}." for name in names)
     return [fqn for fqn in fqns if fqn in names or fqn.startswith(prefixes)]
-
-
-def below_prefixes(begins: Iterable[str], fqns: Iterable[str]) -> list[str]:
-    """Return the names that begin with one of these prefixes."""
-    prefixes = tuple(begins)
-    return [fqn for fqn in fqns if fqn.startswith(prefixes)] if prefixes else []

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from spotelastic_checkpoints.format.layout import SHARED
 
 from spotelastic.training.data import randomness
 from spotelastic.training.restore.restored import RestoreSource
@@ -13,7 +12,7 @@ from spotelastic.training.restore.resuming import BRANCH, NO_BRANCH
 from spotelastic.training.runtime.conditions import Conditions, refuse_others
 from spotelastic.training.runtime.rehearsal_record import RehearsalRecord, of_script
 from spotelastic.training.runtime.session import Ranks
-from spotelastic.training.state.value_entries import OWN, ValueEntry
+from spotelastic.training.state.value_entries import ValueEntry, own_entry
 
 EPOCHS, LOOP_OVER = "epochs", "loop-over"
 """Names of values."""
@@ -30,8 +29,7 @@ class OwnValues:
     seed: int | None = None
     """Where random numbers come from when they cannot be restored; None until it is agreed on."""
     epochs: int | None = None
-    """How many epochs have ended, with what the script does at their end; None without `epochs()`.
-    """
+    """How many epochs have ended, with what is done at their end; None without `epochs()`."""
     loop_was_over: bool = False
     """Whether the state that was restored had been saved when a loop of steps was over."""
     conditions: Conditions | None = None
@@ -65,14 +63,14 @@ class OwnValues:
             return held if step == last_step() else randomness.capture()
 
         return [
-            _own_entry("step", last_step),
-            _own_entry("seed", lambda: self.seed),
-            _own_entry(BRANCH, lambda: self.branch),
-            _own_entry("rehearsals", lambda: self.rehearsals.value()),  # noqa: PLW0108
-            _own_entry(EPOCHS, lambda: self.epochs),
-            _own_entry(LOOP_OVER, loop_is_over),
-            *([_own_entry("conditions", lambda: self.conditions)] if self.conditions else []),
-            _own_entry(f"rng-{ranks.rank}", drawn, ranks.rank),
+            own_entry(last_step, "step"),
+            own_entry(lambda: self.seed, "seed"),
+            own_entry(lambda: self.branch, BRANCH),
+            own_entry(lambda: self.rehearsals.value(), "rehearsals"),  # noqa: PLW0108
+            own_entry(lambda: self.epochs, EPOCHS),
+            own_entry(loop_is_over, LOOP_OVER),
+            *([own_entry(lambda: self.conditions, "conditions")] if self.conditions else []),
+            own_entry(drawn, f"rng-{ranks.rank}", rank=ranks.rank),
         ]
 
     def restore(self, ranks: Ranks, restored: RestoreSource, asked: int | None) -> None:
@@ -97,7 +95,3 @@ class OwnValues:
             randomness.apply(state)
         else:
             randomness.derive(self.seed, restored.step, ranks.rank)
-
-
-def _own_entry(name: str, get: Any, rank: int = SHARED) -> ValueEntry:
-    return ValueEntry(f"{OWN}.{name}", (OWN, name), get, rank)

@@ -5,7 +5,7 @@ from typing import Any
 
 from spotelastic.training.state.compatibility import Kind, Path
 from spotelastic.training.state.state import State
-from spotelastic.training.state.value_entries import PER_RANK, per_rank_path
+from spotelastic.training.state.value_entries import PER_RANK, per_rank_name
 
 
 class PerRankEntries:
@@ -17,8 +17,9 @@ class PerRankEntries:
         `world_size` is the number of ranks that saved it.
         """
         self._world_size = world_size
-        self._saved = {path[2]: path for path in paths if path[1] == PER_RANK}
-        self._all = frozenset(_joined(path) for path in paths if path[1] == PER_RANK)
+        of_ranks = [path for path in paths if path[1] == PER_RANK]
+        self._saved = {path[2] for path in of_ranks}
+        self._all = frozenset(".".join(map(str, path)) for path in of_ranks)
         self._read: dict[str, list[str]] = {}
 
     @property
@@ -45,7 +46,7 @@ class PerRankEntries:
                     )
                 )
             ranks = (state.rank,) if same else range(self._world_size)
-            self._read[name] = [_joined(per_rank_path(name, rank)) for rank in ranks]
+            self._read[name] = [per_rank_name(name, rank) for rank in ranks]
         return refused
 
     @property
@@ -67,7 +68,3 @@ class PerRankEntries:
             else:
                 assert entry.merge is not None
                 entry.load(entry.merge(saved, state.rank, state.world_size))
-
-
-def _joined(path: Path) -> str:
-    return ".".join(map(str, path))

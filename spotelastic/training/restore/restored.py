@@ -10,32 +10,28 @@ from spotelastic_checkpoints.format.layout import SHARED
 from spotelastic_checkpoints.restore.contents import Contents, Piece
 from spotelastic_checkpoints.types import Moved, Range, Resume
 from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
 
 from spotelastic.errors import SpotelasticError, UsageError
-from spotelastic.training.restore.chunk_overlap import Box, hull, overlap
 from spotelastic.training.restore.matching import (
     below,
-    below_prefixes,
     devices_of,
-    groups_of,
-    has_wrapped_names,
     is_of_a_group,
     leave_hyper_parameters,
-    leave_to_itself,
+    leave_out,
     leave_values,
-    parameters_of,
     renamed_piece,
     with_path,
-    without,
 )
 from spotelastic.training.restore.optimizer_options import OptimizerOptions
 from spotelastic.training.restore.per_rank_loading import PerRankEntries
-from spotelastic.training.restore.saved_items import SavedItems
-from spotelastic.training.restore.streaming import Copy, Window, fill, fill_window, joined, windows
+from spotelastic.training.restore.saved_items import Box, SavedItems, hull, overlap
+from spotelastic.training.restore.streaming import Copy, Window, fill, joined, windows
 from spotelastic.training.runtime.arena_folder import say
 from spotelastic.training.state import growth, module_loading
 from spotelastic.training.state.chunks import Chunk
 from spotelastic.training.state.compatibility import (
+    WRAPPERS,
     Kind,
     Misfit,
     is_compiled,
@@ -45,7 +41,7 @@ from spotelastic.training.state.compatibility import (
     without_compiler,
 )
 from spotelastic.training.state.derived import dressed, filled, flat_state, poured
-from spotelastic.training.state.module_state import set_model_state_dict
+from spotelastic.training.state.module_state import get_model_state_dict, set_model_state_dict
 from spotelastic.training.state.optimizers import group_lists
 from spotelastic.training.state.optimizers import parameter_groups as groups
 from spotelastic.training.state.optimizers.optimizer_state import (
@@ -58,9 +54,7 @@ from spotelastic.training.state.tensors import is_value, pour
 from spotelastic.training.state.value_entries import BY_ITSELF, CLASS, OWN, class_name
 
 IMPORTED = "imported"
-"""Part of the name of a value that marks an imported checkpoint. The one key that was imported
-follows.
-"""
+"""Part of the name of a value that marks an import. The one key that was imported follows."""
 
 
 class RestoreSource:
@@ -84,7 +78,6 @@ class RestoreSource:
         """Tensors that are filled exactly as they were saved, by the file that they come from."""
         self._others: list[Chunk] = []
         """Tensors that are put together from parts."""
-        self._view: StateView | None = None
         self.read_to = 0
         """Offset in the restore set's file before which windows need nothing any more."""
         self._stateful: set[str] = set()
@@ -92,16 +85,9 @@ class RestoreSource:
         self._values: set[str] = set()
         """Entries that are replaced."""
         self._numbered: dict[str, list[str]] = {}
-        """For optimizers that were saved by the numbers of parameters, their parameters in
-        this order.
-        """
+        """For optimizers that were saved by numbers, their parameters in this order."""
         self._numbers: dict[str, Sequence[int]] = {}
-        """For each optimizer whose groups are in another order here, their numbers by those saved.
-        """
-        self._taken: dict[str, Mapping[str, Mapping[str, str]]] = {}
-        """For each entry, the parts of its module that load by their own code, and what
-        they load.
-        """
+        """For optimizers whose groups are in another order here, their numbers by those saved."""
         self._left: list[str] = []
         """Keys of the state that stay as they are, because another one was imported alone."""
         self._elsewhere: frozenset[str] = frozenset()
@@ -127,24 +113,23 @@ class RestoreSource:
         saved, own = self._saved.kinds(), self._saved.own_paths
         with (
             growth.prepared(state, saved, own),
-            unchanged_if_refused(_optimizers(state)),
+            unchanged_if_refused(v for v in state.values.values() if isinstance(v, Optimizer)),
         ):
             self._make_optimizer_state(state)
             entries = state.values.items()
             self._stateful = {name for name, value in entries if state.is_stateful(value)}
             self._values = {name for name, value in entries if state.is_value(value)}
             self._saved.contained = state.contained(self._values)
-            self._view = state.view()
-            self._check(state, self._view, of_all)
-        self._view = without(self._view, self._taken)
+            view = state.view()
+            self._check(state, view, of_all)
         if rank == 0:
             self._tell_what_is_left()
             self._tell_classes(state)
-        self._saved.devices = devices_of(self._view)
-        self._find_copies(self._view)
+        self._saved.devices = devices_of(view)
+        self._find_copies(view)
         if not self._contents.fetched:
             return []
-        boxes = self._boxes(self._view)
+        boxes = self._boxes(view)
         ranges = []
         for fqn, pieces in self._saved.pieces.items():
             if fqn in self._elsewhere:
@@ -168,7 +153,7 @@ class RestoreSource:
     def fill(self, window: Window, moved: Sequence[Moved] = ()) -> None:
         """Fill a window. Ranges that have `moved` lie elsewhere in the file."""
         self.read_to = window.start
-        fill_window(self._contents.file, window, moved)
+        fill(self._contents.file, window.copies, moved)
 
     def match_groups(self, state: State) -> None:
         """Give saved parameter groups of optimizers the numbers that they have here.
@@ -179,11 +164,10 @@ class RestoreSource:
         self._check_groups(state)
         for name in state.by_themselves:
             self._check_order(state, name)
-        assert self._view is not None
         for name, optimizer in state.optimizers():
             if name in self._numbered or name in self._left:
                 continue
-            here = groups_of(self._view, name, optimizer)
+            here = state.groups(optimizer)
             saved = [
                 self._saved.value(self._saved.pieces[f"{name}.param_groups.{number}.params"][0])
                 for number in range(len(here))
@@ -220,7 +204,7 @@ class RestoreSource:
         """
         for file, copies in self._copies.items():
             if file != self._contents.file:
-                fill(file, copies, self._saved.map)
+                fill(file, copies)
         for chunk in self._others:
             if chunk.path[0] not in self._stateful:
                 self._fill_other(chunk)
@@ -249,26 +233,21 @@ class RestoreSource:
         kept = {path[2] for path in self._saved.own_paths if path[:2] == (OWN, "structure")}
         numbered = {path[0] for path in paths if path[0] in kept and is_numbered(path)}
         wrapped = {path[0] for path in paths} - {path[0] for path in paths if not is_wrapped(path)}
-        kinds = torch.nn.Module, torch.optim.Optimizer
-        compiled = {
-            str(path[0])
-            for path in paths
-            if is_compiled(path) and isinstance(state.values.get(str(path[0])), kinds)
-        }
-        if not numbered and not wrapped and not compiled:
+        if not numbered and not wrapped and not any(map(is_compiled, paths)):
             return
-        view = state.view()
         self._numbered = {
-            name: parameters_of(view, name, optimizer)
+            name: [fqn for group in state.groups(optimizer) for fqn in group]
             for name, optimizer in state.optimizers()
             if name in numbered
         }
+        modules = {n: v for n, v in state.values.items() if isinstance(v, torch.nn.Module)}
         models = {
             name
-            for name, value in state.values.items()
-            if name in wrapped and isinstance(value, torch.nn.Module)
-            if not has_wrapped_names(view, name)
+            for name, module in modules.items()
+            if name in wrapped
+            if not any(key.startswith(WRAPPERS) for key in get_model_state_dict(module))
         }
+        compiled = {*modules, *(name for name, _ in state.optimizers())}
         known = [piece for pieces in self._saved.pieces.values() for piece in pieces]
         self._saved.index(renamed_piece(piece, self._numbered, models, compiled) for piece in known)
 
@@ -293,7 +272,7 @@ class RestoreSource:
     def _check_order(self, state: State, name: str) -> None:
         """Raise `UsageError` where parameters are known to have had other numbers when saved."""
         optimizer = state.values.get(name)
-        if not isinstance(optimizer, torch.optim.Optimizer):
+        if not isinstance(optimizer, Optimizer):
             return
         saved, here = (
             self._saved.own_value(f"{BY_ITSELF}.{name}"),
@@ -322,7 +301,7 @@ class RestoreSource:
         saved = {path[2]: path[3] for path in self._saved.own_paths if path[1] == CLASS}
         for name, value in state.values.items():
             here = class_name(value)
-            if isinstance(value, torch.optim.Optimizer) and saved.get(name, here) != here:
+            if isinstance(value, Optimizer) and saved.get(name, here) != here:
                 say(
                     f"{name} was saved of {saved[name]} and is {here} here: "
                     "it continues with the saved options and state"
@@ -356,25 +335,17 @@ class RestoreSource:
 
     def _check(self, state: State, view: StateView, of_all: Callable[[Misfit], Misfit]) -> None:
         there, here = self._saved.kinds(), dict(view.kinds)
-        for fqn in below(self._left, here):
-            del here[fqn]
-        for kinds in here, there:
-            for fqn in below(view.remade, kinds):
-                del kinds[fqn]
+        leave_out(self._left, here)
+        leave_out(view.remade, here, there)
         for name in self._stateful:
             # An entry with a structure was saved, though it may have been empty.
             known = f"{OWN}.structure.{name}" in self._saved.pieces
-            leave_to_itself(name, here, there, known=known)
+            if known or bool(below({name}, here)) == bool(below({name}, there)):
+                leave_out({name}, here, there)  # it decides itself what fits
         for name in self._values:
             leave_values(name, here, there)
         for name, _ in state.optimizers():
             leave_hyper_parameters(f"{name}.param_groups.", here, there)
-        for name, value in state.values.items():
-            if isinstance(value, torch.nn.Module) and here != there:
-                self._taken[name] = module_loading.takes(name, value, here, there)
-                for fqn in below_prefixes(self._taken[name], {**here, **there}):
-                    here.pop(fqn, None)
-                    there.pop(fqn, None)
         there |= self._per_rank.kinds
         here |= {name: Kind() for name, _ in state.per_rank()}
         own = misfit_of(here, there)
@@ -422,7 +393,7 @@ class RestoreSource:
                 for path, leaf in flat.items()
                 if isinstance(leaf, DTensor)
             }
-            if isinstance(value, torch.optim.Optimizer):
+            if isinstance(value, Optimizer):
                 self._saved.sharded |= sharded_state(name, value, self._saved.kinds_by_path())
             # The entry may keep what it is given as it is.
             self._saved.devices |= {
@@ -444,17 +415,15 @@ class RestoreSource:
     def _load_remade(self, name: str, module: torch.nn.Module) -> None:
         """Load what set_extra_state() and hooks of a module take. All else is in its place."""
         structure = self._saved.own_value(f"structure.{name}")
-        if structure is not None:
-            state = filled(structure, self._saved.whole)
-            for key, value in [*state.items()]:
-                is_odd = isinstance(value, torch.Tensor) and is_value(value)
-                if is_odd and module_loading.replaced(name, module, key, value):
-                    del state[key]
-            if state:
-                set_model_state_dict(name, module, state)
-        for begin, names in self._taken.get(name, {}).items():
-            loaded = {key: self._saved.whole(fqn) for key, fqn in names.items()}
-            module_loading.load(module, begin, name, loaded)
+        if structure is None:
+            return
+        state = filled(structure, self._saved.whole)
+        for key, value in [*state.items()]:
+            is_odd = isinstance(value, torch.Tensor) and is_value(value)
+            if is_odd and module_loading.replaced(name, module, key, value):
+                del state[key]
+        if state:
+            set_model_state_dict(name, module, state)
 
     def _fill_other(self, chunk: Chunk) -> None:
         """Fill a chunk from other chunks, another dtype, or a number, as a learning rate may be.
@@ -466,7 +435,3 @@ class RestoreSource:
             self._saved.fill(chunk.fqn, chunk.tensor, chunk.offsets)
         elif pieces:
             pour([chunk.tensor], [torch.as_tensor(self._saved.value(pieces[0]))])
-
-
-def _optimizers(state: State) -> list[torch.optim.Optimizer]:
-    return [value for value in state.values.values() if isinstance(value, torch.optim.Optimizer)]

@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from spotelastic_checkpoints.errors import (
     ArenaFull,
@@ -23,8 +22,9 @@ from spotelastic_checkpoints.errors import (
     StorageRefused,
     StorageUnavailable,
 )
+from spotelastic_checkpoints.protocol.worker_client import WorkerClient
 from spotelastic_checkpoints.restore.contents import Contents
-from spotelastic_checkpoints.types import Commit, Moved, Range, RestoreSet, Resume
+from spotelastic_checkpoints.types import Commit, Range, Resume
 
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, Unavailable, UsageError
 from spotelastic.training.restore.restored import RestoreSource
@@ -53,38 +53,9 @@ class RestorePatience:
     """For an older commit to be found. The daemon waits for a store that does not answer."""
 
 
-class SourceClient(Protocol):
-    """What a restore asks the node's daemon for; `WorkerClient` is one."""
-
-    def open(self, resume: Resume, timeout: float) -> RestoreSet:
-        """Return what the source holds."""
-
-    def fetch(
-        self,
-        ident: int,
-        ranges: Sequence[Range],
-        timeout: float,
-        *,
-        ahead: Sequence[Range] = (),
-        passed: int | None = None,
-    ) -> tuple[Moved, ...]:
-        """Wait until these ranges are there."""
-
-    def find(
-        self, timeout: float, *, step: int | None = None, before: Commit | None = None
-    ) -> Commit | None:
-        """Return the newest commit, or None."""
-
-    def restored(self, ident: int) -> None:
-        """Give the restore set back."""
-
-    def complain(self, message: str) -> None:
-        """Report a problem to people."""
-
-
 def open_source(
     session: WorkerSession,
-    client: SourceClient,
+    client: WorkerClient,
     state: State,
     step: int | None,
     patience: RestorePatience = RestorePatience(),
@@ -102,16 +73,15 @@ def open_source(
 
 def open_exactly(
     session: WorkerSession,
-    client: SourceClient,
+    client: WorkerClient,
     state: State,
-    patience: RestorePatience = RestorePatience(),
 ) -> RestoreSource:
     """Fetch the session's source as `open_source` does, and no other one in its place.
 
     All ranks call it. Raises `SpotelasticError` where one of them cannot have it.
     """
     source = session.resume
-    restored, problem = _Resuming(session, client, state, patience).fetch(source)
+    restored, problem = _Resuming(session, client, state, RestorePatience()).fetch(source)
     if restored is None:
         raise SpotelasticError(f"step {source.step} cannot be restored: {problem}")
     return restored
@@ -152,7 +122,7 @@ class _Resuming:
     """One rank's part in `open_source`."""
 
     session: WorkerSession
-    client: SourceClient
+    client: WorkerClient
     state: State
     patience: RestorePatience
     limit: float = math.inf

@@ -5,12 +5,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
+from spotelastic_checkpoints.format import encoding
 from spotelastic_checkpoints.restore.contents import Piece
+from spotelastic_checkpoints.types import Item, Range
 from torch.distributed.tensor import DTensor
 
 from spotelastic.errors import SpotelasticError
-from spotelastic.training.restore.chunk_overlap import overlap
-from spotelastic.training.save.saver import tensor_at
+from spotelastic.training.save.saver import start_of, tensor_at
 from spotelastic.training.state import values
 from spotelastic.training.state.chunks import Chunk, chunks_of, dtype_name
 from spotelastic.training.state.compatibility import Kind
@@ -21,6 +22,9 @@ from spotelastic.training.state.value_entries import EXACT, OWN
 
 _MAP_NORESERVE = 0x4000
 """Linux's flag for mapping a file larger than memory, of which only a part is there."""
+
+Box = tuple[Sequence[int], Sequence[int]]
+"""Offsets and sizes of a part of a tensor."""
 
 
 class Readable(Protocol):
@@ -174,3 +178,30 @@ class SavedItems:
                 private = mmap.mmap(opened.fileno(), 0, flags=flags)
             self._maps[file] = memoryview(private)
         return self._maps[file]
+
+
+def overlap(
+    item: Item, offsets: Sequence[int], sizes: Sequence[int]
+) -> list[tuple[int, int]] | None:
+    """Return start and length per axis of what a stored chunk and a wanted part share, or None."""
+    parts = []
+    for axis, (start, size) in enumerate(zip(offsets, sizes, strict=True)):
+        low = max(start, item.offsets[axis])
+        high = min(start + size, item.offsets[axis] + item.sizes[axis])
+        if high <= low:
+            return None
+        parts.append((low, high - low))
+    return parts
+
+
+def hull(item: Item, part: Sequence[tuple[int, int]]) -> Range:
+    """Return the range of the file from the first to the last byte of a part of a chunk."""
+    size, first, last = encoding.ITEM_SIZES[item.dtype], 0, 0
+    stride = 1
+    for axis in reversed(range(len(part))):
+        start = part[axis][0] - item.offsets[axis]
+        first += start * stride
+        last += (start + part[axis][1] - 1) * stride
+        stride *= item.sizes[axis]
+    start = start_of(item)
+    return start + first * size, start + (last + 1) * size

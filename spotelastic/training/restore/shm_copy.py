@@ -5,14 +5,12 @@ causes none, and fills a thousand tensors in one call. The interpreter's lock is
 """
 
 import ctypes
-import functools
 import os
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any
 
 import torch
 from spotelastic_checkpoints.types import Moved
@@ -36,17 +34,10 @@ class ReadLimits:
 
 
 LIMITS = ReadLimits()
-Call = tuple[int, int, list[int]]
-"""Offset in the file, number of bytes, and the addresses and lengths they go to, as a flat list."""
-
-
-@functools.cache
-def _preadv() -> Any:
-    """Return the C library's call, which only Linux has by this name."""
-    call = ctypes.CDLL(None, use_errno=True).preadv64
-    call.restype = ctypes.c_ssize_t
-    call.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_int64]
-    return call
+Span = tuple[int, memoryview]
+"""Offset in the file, and the memory that is filled from there."""
+Call = tuple[int, int, list[memoryview]]
+"""Offset in the file, number of bytes, and the memory that they go to."""
 
 
 def can_fill(tensor: torch.Tensor) -> bool:
@@ -65,13 +56,13 @@ def fill(
     Ranges that have `moved`, sorted by offset, are read from where they are now. Raises EOFError
     where the file ends too early.
     """
-    nowhere = ctypes.create_string_buffer(GAP)
+    nowhere = memoryview(bytearray(GAP))
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         with ThreadPoolExecutor(THREADS, thread_name_prefix="fill") as pool:
             begun = [
                 pool.submit(_read, descriptor, *call)
-                for call in calls(_in_order(wanted, moved), ctypes.addressof(nowhere), limits)
+                for call in calls(_in_order(wanted, moved), nowhere, limits)
             ]
             torch.autograd.graph.increment_version([tensor for _, tensor in wanted])
             for read in begun:
@@ -80,28 +71,24 @@ def fill(
         os.close(descriptor)
 
 
-def _in_order(
-    wanted: Iterable[tuple[int, torch.Tensor]], moved: Sequence[Moved]
-) -> Iterable[tuple[int, int, int]]:
-    """Yield offset, address and length of each tensor, by offset.
+def _in_order(wanted: Iterable[tuple[int, torch.Tensor]], moved: Sequence[Moved]) -> Iterable[Span]:
+    """Yield offset and memory of each tensor, by offset.
 
     Where nothing has moved, one at a time: the first are read while thousands of others are still
     being looked at.
     """
     spans = (
-        (offset, tensor.data_ptr(), nbytes)
+        (offset, memoryview((ctypes.c_char * nbytes).from_address(tensor.data_ptr())).cast("B"))
         for offset, tensor in sorted(wanted, key=itemgetter(0))
         if (nbytes := tensor.nbytes)
     )
-    return sorted(_moved(spans, moved)) if moved else spans
+    return sorted(_moved(spans, moved), key=itemgetter(0)) if moved else spans
 
 
-def _moved(
-    spans: Iterable[tuple[int, int, int]], moved: Sequence[Moved]
-) -> Iterator[tuple[int, int, int]]:
-    for offset, address, length in spans:
-        for start, end, at in _places(offset, offset + length, moved):
-            yield at, address + start - offset, end - start
+def _moved(spans: Iterable[Span], moved: Sequence[Moved]) -> Iterator[Span]:
+    for offset, memory in spans:
+        for start, end, at in _places(offset, offset + len(memory), moved):
+            yield at, memory[start - offset : end - offset]
 
 
 def _places(start: int, end: int, moved: Sequence[Moved]) -> Iterator[tuple[int, int, int]]:
@@ -119,40 +106,34 @@ def _places(start: int, end: int, moved: Sequence[Moved]) -> Iterator[tuple[int,
 
 
 def calls(
-    spans: Iterable[tuple[int, int, int]], nowhere: int, limits: ReadLimits = LIMITS
+    spans: Iterable[Span], nowhere: memoryview, limits: ReadLimits = LIMITS
 ) -> Iterator[Call]:
     """Group spans into calls: neighbours together, long ones in several."""
     begun = end = 0
-    parts: list[int] = []
-    for offset, address, length in spans:
-        if parts and (offset - end > GAP or offset < end or len(parts) >= 2 * limits.most_parts):
+    parts: list[memoryview] = []
+    for offset, memory in spans:
+        if parts and (offset - end > GAP or offset < end or len(parts) >= limits.most_parts):
             yield begun, end - begun, parts
             parts = []
         if not parts:
             begun = offset
         elif offset > end:
-            parts += nowhere, offset - end
-        end = offset + length
+            parts.append(nowhere[: offset - end])
+        end = offset + len(memory)
         if end - begun < limits.at_once:
-            parts += address, length
+            parts.append(memory)
             continue
-        for start in range(0, length, limits.at_once):
-            now = min(limits.at_once, length - start)
-            parts += address + start, now
-            yield begun, offset + start + now - begun, parts
-            begun, parts = offset + start + now, []
+        for start in range(0, len(memory), limits.at_once):
+            now = memory[start : start + limits.at_once]
+            yield begun, offset + start + len(now) - begun, [*parts, now]
+            begun, parts = offset + start + len(now), []
     if parts:
         yield begun, end - begun, parts
 
 
-def _read(descriptor: int, offset: int, length: int, parts: list[int]) -> None:
-    preadv = _preadv()
+def _read(descriptor: int, offset: int, length: int, parts: list[memoryview]) -> None:
     while length:
-        vector = (ctypes.c_size_t * len(parts))(*parts)
-        count = preadv(descriptor, vector, len(parts) // 2, offset)
-        if count < 0:
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number))
+        count = os.preadv(descriptor, parts, offset)
         if count == 0:
             raise EOFError(f"the file ends {length} bytes before the tensors do")
         offset, length = offset + count, length - count
@@ -160,10 +141,9 @@ def _read(descriptor: int, offset: int, length: int, parts: list[int]) -> None:
             parts = left_after(parts, count)
 
 
-def left_after(parts: list[int], count: int) -> list[int]:
+def left_after(parts: Sequence[memoryview], count: int) -> list[memoryview]:
     """Return the pieces that are left after a call that read `count` bytes only."""
-    left = list(parts)
-    while count >= left[1]:
-        count -= left[1]
-        del left[:2]
-    return [left[0] + count, left[1] - count, *left[2:]]
+    left = [*parts]
+    while count >= len(left[0]):
+        count -= len(left.pop(0))
+    return [left[0][count:], *left[1:]]

@@ -4,7 +4,7 @@ This is for tensors that are stored exactly as they are here. A window that all 
 freed.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -12,7 +12,6 @@ from spotelastic_checkpoints.restore.contents import Piece
 from spotelastic_checkpoints.types import Moved, Range
 
 from spotelastic.training.restore import shm_copy
-from spotelastic.training.save.saver import tensor_at
 from spotelastic.training.state.tensors import is_raw, pour
 
 WINDOW = 32 << 20
@@ -81,29 +80,15 @@ def joined(ranges: Iterable[Range]) -> list[Range]:
 
 
 @torch.no_grad()
-def fill(file: str, copies: Iterable[Copy], memory: Callable[[str], memoryview]) -> None:
-    """Fill tensors from a file that holds all of them. `memory` maps the file if need be."""
-    direct, targets, sources = [], [], []
-    for copy in copies:
-        if shm_copy.can_fill(copy.tensor):
-            direct.append((copy.end - copy.tensor.nbytes, copy.tensor))
-        else:
-            targets.append(copy.tensor)
-            sources.append(tensor_at(memory(file), copy.piece.item))
-    if direct:
-        shm_copy.fill(file, direct)
-    if targets:
-        pour(targets, sources)
-
-
-@torch.no_grad()
-def fill_window(file: str, window: Window, moved: Sequence[Moved], size: int = WINDOW) -> None:
-    """Fill a window's tensors from a file, where some ranges have `moved` elsewhere in it.
+def fill(
+    file: str, copies: Iterable[Copy], moved: Sequence[Moved] = (), size: int = WINDOW
+) -> None:
+    """Fill tensors from a file that holds all of them, where some ranges may have `moved` in it.
 
     What cannot be read into directly takes `size` bytes more at a time.
     """
     direct, others = [], []
-    for copy in window.copies:
+    for copy in copies:
         offset = copy.end - copy.tensor.nbytes
         if shm_copy.can_fill(copy.tensor):
             direct.append((offset, copy.tensor))

@@ -53,7 +53,10 @@ class ArenaFolder:
         The claim of this script comes after that, so that nothing is lost.
         """
         begun, told = time.monotonic(), False
-        while any(_is_at_work(folder) for folder in self._ending(owner, storage)):
+        while any(
+            handover.is_marked(folder, owner, storage) and _is_at_work(folder)
+            for folder in self._arenas()
+        ):
             waited = time.monotonic() - begun
             if waited > LAST_UPLOAD_WITHIN:
                 return
@@ -68,10 +71,6 @@ class ArenaFolder:
             with suppress(OSError):
                 if time.time() - folder.stat().st_mtime > LEFT_FOR and not _is_at_work(folder):
                     shutil.rmtree(folder, ignore_errors=True)
-
-    def _ending(self, owner: str, storage: str) -> Iterator[Path]:
-        """Return arenas of this run whose daemon has outlived its script."""
-        return (folder for folder in self._arenas() if handover.is_marked(folder, owner, storage))
 
     def _arenas(self) -> Iterator[Path]:
         return self.folder.glob(f"{_PREFIX}*")

@@ -28,8 +28,7 @@ class DaemonUpkeep:
     end_within: float = 60.0
     """Seconds that a script waits for its daemon to end."""
     again: float = 5.0
-    """Seconds between attempts to replace a daemon, and before one that died at once is replaced.
-    """
+    """Seconds between attempts to replace a daemon, and before one that died at once is."""
     start: Callable[..., "subprocess.Popen[bytes]"] = start_daemon
     """Starts the process, with the arguments of `start_daemon`."""
 

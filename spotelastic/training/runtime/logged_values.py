@@ -8,25 +8,17 @@ Must never happen:
 """
 
 import re
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from spotelastic_checkpoints.memory.worker_page import LONGEST_NAME, MOST_LOGGED, WorkerPage
 
 from spotelastic.errors import UsageError
+from spotelastic.training.runtime.losses import Arriving, arriving
 
 EVERY = 1.0
 """Seconds between two publications. Of what is logged between them the newest counts."""
 _NAME = re.compile(rf"[A-Za-z_][\w./-]{{0,{LONGEST_NAME - 1}}}", re.ASCII)
-
-
-@dataclass(slots=True)
-class _Arriving:
-    """A value on its way from a GPU."""
-
-    value: torch.Tensor
-    copied: torch.Event
 
 
 class LoggedValues:
@@ -35,8 +27,8 @@ class LoggedValues:
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
         """The names, in the order in which they were logged first."""
-        self._waiting: dict[str, float | _Arriving] = {}
-        self._leaving: dict[str, float | _Arriving] = {}
+        self._waiting: dict[str, float | Arriving] = {}
+        self._leaving: dict[str, float | Arriving] = {}
         self._left_at = 0.0
         """When the last ones left, which are published once all of them have arrived."""
 
@@ -71,29 +63,29 @@ class LoggedValues:
             if not self._waiting or self._left_at <= now < self._left_at + EVERY:
                 return
             self._leaving, self._waiting, self._left_at = self._waiting, {}, now
-        if all(each.copied.query() for each in _arriving(self._leaving)):
+        if all(each.copied.query() for each in _on_their_way(self._leaving)):
             self._write(page)
 
     def finish(self, page: WorkerPage, now: float) -> None:
         """Publish all that is left, at the end of the script."""
         for its in (self._leaving, self._waiting):
-            for each in _arriving(its):
+            for each in _on_their_way(its):
                 each.copied.synchronize()
         self._leaving, self._waiting, self._left_at = self._leaving | self._waiting, {}, now
         self._write(page)
 
     def _write(self, page: WorkerPage) -> None:
         for name, value in self._leaving.items():
-            number = float(value.value) if isinstance(value, _Arriving) else value
+            number = float(value.value) if isinstance(value, Arriving) else value
             page.log(self._numbers[name], name, number, self._left_at)
         self._leaving = {}
 
 
-def _arriving(values: dict[str, float | _Arriving]) -> list[_Arriving]:
-    return [each for each in values.values() if isinstance(each, _Arriving)]
+def _on_their_way(values: dict[str, float | Arriving]) -> list[Arriving]:
+    return [each for each in values.values() if isinstance(each, Arriving)]
 
 
-def _number(name: str, value: Any) -> float | _Arriving:
+def _number(name: str, value: Any) -> float | Arriving:
     if isinstance(value, torch.Tensor):
         if hasattr(value, "full_tensor"):
             raise UsageError(
@@ -105,8 +97,7 @@ def _number(name: str, value: Any) -> float | _Arriving:
             raise UsageError(f"checkpoint.log({name}=...) takes one number, not a tensor {shape}")
         if not value.is_cuda:
             return float(value.item())
-        arriving = value.detach().to("cpu", non_blocking=True)
-        return _Arriving(arriving, torch.cuda.current_stream(value.device).record_event())
+        return arriving(value)
     try:
         if isinstance(value, str | bytes):
             raise TypeError

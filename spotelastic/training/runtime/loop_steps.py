@@ -5,10 +5,11 @@ step. But the loop goes on from the step that was restored, and a step that is b
 twice. So a bar over these steps has their numbers.
 """
 
-import functools
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, Self, TypeVar
+
+from spotelastic.training.runtime.patches import put_around
 
 T = TypeVar("T")
 _BARS = "tqdm.std"
@@ -41,30 +42,26 @@ class LoopSteps(Generic[T]):
 
 def _look_at(bar: Any) -> None:
     """Has a bar over `LoopSteps` begin at the last finished step, and follow it."""
-    if hasattr(bar.__init__, "_spotelastic"):
+    put_around(bar, "__init__", _begin)
+    put_around(bar, "__iter__", _count)
+
+
+def _begin(init: Any, bar: Any, iterable: Any = None, *args: Any, **more: Any) -> None:
+    if isinstance(iterable, LoopSteps) and not args:
+        more = {"total": iterable.total, "initial": iterable.last_step()} | more
+    init(bar, iterable, *args, **more)
+
+
+def _count(iterate: Any, bar: Any) -> Iterator[Any]:
+    steps = bar.iterable
+    if not isinstance(steps, LoopSteps) or bar.disable:
+        yield from iterate(bar)
         return
-    init, iterate = bar.__init__, bar.__iter__
-
-    @functools.wraps(init)
-    def begun(self: Any, iterable: Any = None, *args: Any, **more: Any) -> None:
-        if isinstance(iterable, LoopSteps) and not args:
-            more = {"total": iterable.total, "initial": iterable.last_step()} | more
-        init(self, iterable, *args, **more)
-
-    @functools.wraps(iterate)
-    def counted(self: Any) -> Iterator[Any]:
-        steps = self.iterable
-        if not isinstance(steps, LoopSteps) or self.disable:
-            yield from iterate(self)
-            return
-        ahead = self.n - steps.last_step()  # of a bar that was told to begin elsewhere
-        try:
-            for step in steps:
-                self.update(steps.last_step() + ahead - self.n)
-                yield step
-        finally:
-            self.update(steps.last_step() + ahead - self.n)
-            self.close()
-
-    begun._spotelastic = True  # type: ignore[attr-defined]
-    bar.__init__, bar.__iter__ = begun, counted
+    ahead = bar.n - steps.last_step()  # of a bar that was told to begin elsewhere
+    try:
+        for step in steps:
+            bar.update(steps.last_step() + ahead - bar.n)
+            yield step
+    finally:
+        bar.update(steps.last_step() + ahead - bar.n)
+        bar.close()

@@ -220,13 +220,16 @@ def period(step_time: float, every: float) -> int:
 
 
 class Measuring:
-    """Has a meter told what it has to know, until it is closed."""
+    """Has a meter told what it has to know, until it is closed. Without one nothing is measured."""
 
-    def __init__(self, meter: OwnTimeMeter, *, on_gpu: bool) -> None:
-        self._meter: OwnTimeMeter | None = meter
-        begins = torch.compiler.disable(meter.optimizer_begins)  # type: ignore[no-untyped-call]
-        self._hook: RemovableHandle | None = register_optimizer_step_pre_hook(begins)
-        self._wait = None if on_gpu else _told_of_waits(meter)
+    def __init__(self, meter: OwnTimeMeter | None = None, *, on_gpu: bool = False) -> None:
+        self._meter = meter
+        self._hook: RemovableHandle | None = None
+        self._wait: Any = None
+        if meter is not None:
+            begins = torch.compiler.disable(meter.optimizer_begins)  # type: ignore[no-untyped-call]
+            self._hook = register_optimizer_step_pre_hook(begins)
+            self._wait = None if on_gpu else _told_of_waits(meter)
 
     def step_ends(self, step: int) -> None:
         if self._meter is None:
@@ -273,14 +276,14 @@ def _told_of_waits(meter: OwnTimeMeter) -> Any:
     return wait
 
 
-def measuring(page: WorkerPage, world_size: int) -> Measuring | None:
+def measuring(page: WorkerPage, world_size: int) -> Measuring:
     """Begins to measure this rank's own time, where its agent wants that and there are others."""
     every = float(os.environ.get(MEASURE_EVERY) or 0.0)
     if every <= 0 or world_size < 2 or not dist.is_initialized():
-        return None
+        return Measuring()
     backends = str(dist.get_backend_config())
     on_gpu = "nccl" in backends and torch.cuda.is_available()
     if not on_gpu and "gloo" not in backends:
-        return None
+        return Measuring()
     meter = OwnTimeMeter(page, every, lambda: recorded(on_gpu=on_gpu))
     return Measuring(meter, on_gpu=on_gpu)

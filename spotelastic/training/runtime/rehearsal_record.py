@@ -10,7 +10,7 @@ import hashlib
 import math
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -68,12 +68,7 @@ class RehearsalRecord:
 
     def value(self) -> dict[str, Any]:
         """Return what is saved."""
-        return {
-            "script": self.script,
-            "ranks": list(self.ranks),
-            "later": self.later,
-            "restores": self.restores,
-        }
+        return asdict(self)
 
 
 def of_script(saved: Mapping[str, Any] | None) -> RehearsalRecord:

@@ -159,7 +159,7 @@ def _under_agent(ranks: Ranks) -> WorkerSession:
         round_,
         from_json(os.environ["SPOTELASTIC_RESUME"], Resume),
         True,
-        _nothing,
+        lambda _: None,
         run_id=os.environ.get("SPOTELASTIC_RUN_ID", ""),
     )
 
@@ -196,7 +196,7 @@ def _on_our_own(
         if ranks.rank == 0:
             taken, problem = _taken(url, take_over=take_over)
         _raise_first(ranks.gather(problem))
-        claim = _claim(ranks, path, take_over=take_over)
+        incarnation, claim = _claim(ranks, path, take_over=take_over)
         if taken is not None:
             taken.tell()
         if len(nodes) > 1:
@@ -204,15 +204,15 @@ def _on_our_own(
         members = tuple(
             MemberRanks(slot, node, _ranks_of(node, places)) for slot, node in enumerate(nodes)
         )
-        commit = claim.claim.commit
+        commit = claim.commit
         resume = Resume("store", commit.step, epoch=commit.epoch) if commit else Resume()
         round_ = RoundInfo(
-            incarnation=claim.round,
+            incarnation=incarnation,
             number=1,
             world_size=ranks.world_size,
             slot=nodes.index(ranks.node),
             members=members,
-            epoch=claim.claim.epoch,
+            epoch=claim.epoch,
             schedule=schedule,
             resume=resume,
         )
@@ -227,8 +227,8 @@ def _on_our_own(
     def end(well: bool) -> None:
         _end(daemon, taken, well=well)
 
-    run_id = claim.claim.run_id or claim.round
-    return WorkerSession(ranks, path, claim.round, resume, restarted, end, f"{FRESH}=1", run_id)
+    run_id = claim.run_id or incarnation
+    return WorkerSession(ranks, path, incarnation, resume, restarted, end, f"{FRESH}=1", run_id)
 
 
 def _taken(url: str, *, take_over: bool) -> tuple[OwnStorage | None, str]:
@@ -258,30 +258,22 @@ def _ranks_of(node: str, places: Sequence[tuple[str, int, str, str]]) -> tuple[i
     return tuple(rank for _, rank in sorted(own))
 
 
-@dataclass(frozen=True, slots=True)
-class _Claimed:
-    round: str
-    claim: EpochClaim
-
-
-def _claim(ranks: Ranks, socket_path: str, *, take_over: bool) -> _Claimed:
-    """Claim the storage by rank 0 and tell all ranks."""
-    answer: tuple[_Claimed | None, str] = None, ""
+def _claim(ranks: Ranks, socket_path: str, *, take_over: bool) -> tuple[str, EpochClaim]:
+    """Claim the storage by rank 0, and tell all ranks that and the round's incarnation."""
+    round_, claim, problem = uuid.uuid4().hex, None, ""
     if ranks.rank == 0:
         try:
             client = DaemonClient(socket_path)
-            round_ = uuid.uuid4().hex
             claim = client.claim(
                 _owner(), timeout=CLAIM_WITHIN, take_over=take_over, run_id=round_[:16]
             )
             client.close()
-            answer = _Claimed(round_, claim), ""
         except CheckpointsError as error:
-            answer = None, str(error)
-    claimed, problem = ranks.gather(answer)[0]
-    if claimed is None:
+            problem = str(error)
+    round_, claim, problem = ranks.gather((round_, claim, problem))[0]
+    if claim is None:
         raise SpotelasticError(problem)
-    return claimed
+    return round_, claim
 
 
 def _check_shared(ranks: Ranks, url: str, nodes: Sequence[str]) -> None:
@@ -331,7 +323,3 @@ def _raise_first(problems: Any) -> None:
     for problem in problems:
         if problem:
             raise SpotelasticError(problem)
-
-
-def _nothing(_: bool) -> None:
-    pass

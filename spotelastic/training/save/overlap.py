@@ -24,7 +24,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from spotelastic_checkpoints.threads import step_back
@@ -93,26 +93,6 @@ def _buffer(
     return buffer, [part.view(view.shape) for part, view in zip(parts, views, strict=True)]
 
 
-class DeviceCopy(Protocol):
-    """A copy of the tensors of one device that is under way."""
-
-    def guard(self) -> None:
-        """Protect the copy from what the training thread does after this call.
-
-        Called by that thread.
-        """
-
-    def work(self) -> None:
-        """Copy, or wait for the copy. Called beside training."""
-
-    def match(self) -> bool:
-        """Return whether the copy is what was there when it began."""
-
-    @property
-    def effort(self) -> float:
-        """Seconds that the copy takes by itself."""
-
-
 class InMemory:
     """A copy from memory to memory, which any thread can take part in."""
 
@@ -126,7 +106,8 @@ class InMemory:
         pieces = [*_pieces(targets, sources)]
         self._pieces, self._left = iter(pieces), len(pieces)
         self._lock, self._done = threading.Lock(), threading.Event()
-        self._match = match
+        self.match = match
+        """Returns whether the copy is what was there when it began."""
         self._interrupted = False
         """Whether some piece may not have been copied."""
         self.effort = 0.0
@@ -159,10 +140,6 @@ class InMemory:
             self._left -= 1
             if not self._left:
                 self._done.set()
-
-    def match(self) -> bool:
-        """Return whether the copy is what was there when it began."""
-        return self._match()
 
 
 def _pieces(
@@ -219,6 +196,14 @@ class FromDevice:
         """Seconds that the copy took on the GPU."""
         milliseconds: float = self._begun.elapsed_time(self._done)
         return milliseconds / 1000
+
+
+DeviceCopy = InMemory | FromDevice
+"""A copy of the tensors of one device that is under way.
+
+The training thread calls `guard()` before it changes anything. `work()` and `match()` are called
+beside training; `effort` are the seconds that the copy takes by itself.
+"""
 
 
 class Overlap:

@@ -9,7 +9,7 @@ import ctypes
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -19,26 +19,14 @@ _PORTABLE = 1
 """Flag of cudaHostRegister: locked for all devices of the process."""
 
 
-class Runtime(Protocol):
-    """What is used of the CUDA runtime, as `torch.cuda.cudart()` offers it.
-
-    Calls return 0 on success.
-    """
-
-    def cudaHostRegister(self, address: int, size: int, flags: int) -> Any:
-        """Lock memory."""
-
-    def cudaHostUnregister(self, address: int) -> Any:
-        """Unlock memory."""
-
-
 class Pinned:
     """Memory that is locked until `release`, which has to come before it is unmapped.
 
     It is locked in one call, because one copy may not cross from one locked range into another.
     """
 
-    def __init__(self, memory: memoryview, runtime: Runtime) -> None:
+    def __init__(self, memory: memoryview, runtime: Any) -> None:
+        """`runtime` is what `torch.cuda.cudart()` returns. Its calls return 0 on success."""
         self._memory = memory
         self._runtime = runtime
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(memory))

@@ -74,11 +74,6 @@ class SavePlan:
         assert self._view is not None
         return self._view
 
-    @property
-    def has_optimized(self) -> bool:
-        """Whether the state has tensors that only an optimizer changes."""
-        return self._view is not None and bool(self._view.optimized)
-
     @gc_pause.no_collections()
     def make(self, step: int) -> None:
         """Agree on a layout with all ranks, at the same step, and ask for slots.
@@ -140,19 +135,13 @@ class SavePlan:
             if len(self._compared) > 2:  # ranks are never two saves apart
                 store.delete_key(self._compared.popleft())
 
-    def ask_again(self, step: int, change: LayoutChanged) -> bool:
-        """Report a step that was not saved, and ask all ranks to plan again at the next save.
-
-        Returns whether this rank is alone and has to plan now.
-        """
-        if has_left_group(self._session):
+    def ask_again(self, step: int, change: LayoutChanged) -> None:
+        """Report a step that was not saved, and ask all ranks to plan again at the next save."""
+        if self._session.ranks.group is None or has_left_group(self._session):
             self._client.complain(f"step {step} was not saved: {change}")
-            return False
+            return
         self._client.complain(f"step {step} was not saved: {change}; the next save will succeed")
-        if self._session.ranks.group is None:
-            return True
         store_of_all().set(self._key, str(step))
-        return False
 
     def is_asked_for(self, step: int) -> bool:
         """Return whether a rank asked for a new plan at an earlier step.

@@ -105,11 +105,6 @@ class SlotSource:
     others: tuple[int, ...]
     """Numbers of the tensors that may not be copied beside training."""
 
-    def wait(self) -> None:
-        """Wait until each device has done everything that was launched so far."""
-        for device in self.devices:
-            torch.get_device_module(device).current_stream(device).synchronize()
-
 
 @dataclass(frozen=True, slots=True)
 class SlotTensors:
@@ -192,12 +187,9 @@ class Saver:
         return rank_agreement.hash_of_values(self._compared)
 
     def wait(self) -> None:
-        """Wait until the devices have caught up with training."""
-        self._source.wait()
-
-    def save(self, slot: OpenSlot, step: int, *, due: bool) -> None:
-        """Fill and seal the slot. On a GPU this returns once the copies are done."""
-        self.begin(slot, step, due=due, overlaps=False)
+        """Wait until each device has done everything that was launched so far."""
+        for device in self._source.devices:
+            torch.get_device_module(device).current_stream(device).synchronize()
 
     @torch.no_grad()
     def begin(
@@ -228,7 +220,7 @@ class Saver:
             targets = [known.tensors[number] for number in now]
             sources = [source.tensors[number] for number in now]
             copy_all(targets, sources, non_blocking=True)
-        source.wait()
+        self.wait()
 
         def seal() -> None:
             slot.seal(header, lengths)
@@ -342,9 +334,7 @@ class Saver:
         )
 
     def _compared_often(self, view: StateView) -> list[ValueEntry]:
-        return [
-            entry for entry in rank_agreement.compared(view.entries) if entry.key in self._often
-        ]
+        return [each for each in rank_agreement.compared(view.entries) if each.key in self._often]
 
     def _header(self, owner: str, incarnation: str, step: int, *, due: bool) -> SlotHeader:
         plan, own = self._plan, self._layout
@@ -378,8 +368,12 @@ def devices_of(tensors: Iterable[torch.Tensor]) -> tuple[torch.device, ...]:
 
 def tensor_at(data: memoryview, item: Item) -> torch.Tensor:
     """Return the item's tensor, in place."""
-    start = item.offset + item.length - encoding.nbytes(item.dtype, item.sizes)
-    return raw_tensor(data, start, item.dtype, item.sizes)
+    return raw_tensor(data, start_of(item), item.dtype, item.sizes)
+
+
+def start_of(item: Item) -> int:
+    """Return where the elements of a tensor begin."""
+    return item.offset + item.length - encoding.nbytes(item.dtype, item.sizes)
 
 
 def raw_tensor(

@@ -1,5 +1,6 @@
 """Decides when a Checkpointer saves, and saves: what all its loops have in common."""
 
+import functools
 import inspect
 import os
 import sys
@@ -28,27 +29,26 @@ from spotelastic.training.state.fingerprint import fingerprint
 from spotelastic.training.state.lasting import Lasting
 from spotelastic.training.state.state import State, StateView
 
+ALONE_WITHIN = 1.0
+"""Seconds in which a rank whose peers are gone waits for a slot. An older save gives up its own."""
 COMMIT_WITHIN = 120.0
 """Seconds that `wait` waits for a commit, and that the last save goes on without another byte."""
 
 
 class Saving:
-    """The part of a Checkpointer that saves. What it needs to do so is set by the whole."""
+    """The part of a Checkpointer that saves."""
 
-    _state: State
-    _session: WorkerSession | None
-    _client: WorkerClient | None
-    _plan: SavePlan | None
-    _beside: Beside
-    _agree_on_seed: Callable[[Ranks], None]
-    _process: int
+    _session: WorkerSession | None = None
+    _client: WorkerClient | None = None
+    _plan: SavePlan | None = None
+    _process = 0
     """Id of the process that has entered. A process forked from it must not use the client."""
-    _last_step: int
-    _told_step: int
+    _last_step = 0
+    _told_step = 0
     """The last step that the script has reported in this round; 0 before the first."""
-    _saved_step: int
+    _saved_step = 0
     """The last step that was saved in this round."""
-    _last_committing: int
+    _last_committing = 0
     """The last step that was saved to be committed, or restored from a commit."""
     _slot: OpenSlot | None = None
     """The slot of the last save; None where the last step was restored."""
@@ -60,6 +60,10 @@ class Saving:
     """Where in memory all ranks have restored what they have, until it is saved again."""
     _holds = False
     """Whether the save of the last step waits for what the script does after its loop."""
+
+    def __init__(self, state: State, beside: Beside, agree: Callable[[Ranks], None]) -> None:
+        """`agree` has ranks agree on the run's seed."""
+        self._state, self._beside, self._agree_on_seed = state, beside, agree
 
     def _save_if_due(
         self, step: int, session: WorkerSession, client: WorkerClient, *, agreed: bool
@@ -93,24 +97,26 @@ class Saving:
         planned: bool = False,
         urgent: bool = False,
         overlaps: bool = False,
+        alone: bool = False,
     ) -> bool:
         """Save a step. Returns False when that was not possible; training goes on.
 
         `patience` are the seconds to wait for a slot, and `due` says that the save is to be
         committed. `waiting` marks the save at an agreed step, where all ranks wait, and `planned`
         one for which a plan has just been made. Older saves make room for an `urgent` one. With
-        `overlaps`, training need not wait for all of the copy.
+        `overlaps`, training need not wait for all of the copy. Where a rank is `alone`, nothing is
+        asked of the other ranks or of their store, which may be gone without an answer.
         """
         session, client, plan = self._entered()
         begun = time.perf_counter()
         self._settle(client)
         # The copy would wait as well: a rank's host may be steps ahead of its device.
         plan.saver.wait()
-        if plan.is_asked_for(step):
+        if not alone and plan.is_asked_for(step):
             self._make_plan(plan)
         if not plan.find_room():
             return False
-        if plan.made_at == step:
+        if not alone and plan.made_at == step:
             patience = AGREED_PATIENCE
         slot = client.open_slot(patience, urgent=urgent)
         if slot is None:
@@ -120,7 +126,7 @@ class Saving:
         try:
             plan.follow()
             # At an agreed step all ranks wait for each other, so none may leave the save out alone.
-            if not waiting:
+            if not waiting and not alone:
                 plan.compare_values(step, self._take)
             if due:
                 self._note_first(plan, step, Path(slot.path).parent)
@@ -133,19 +139,13 @@ class Saving:
                 sealed=lambda: client.sealed(slot, step, waiting=waiting, due=due),
             )
         except LayoutChanged as change:
+            if alone:
+                return False
             if session.ranks.group is None and not planned:  # there is no other rank to agree with
                 self._make_plan(plan)
-                return self._save(
-                    step,
-                    patience,
-                    due=due,
-                    waiting=waiting,
-                    planned=True,
-                    urgent=urgent,
-                    overlaps=overlaps,
-                )
-            if plan.ask_again(step, change):
-                self._make_plan(plan)
+                again = functools.partial(self._save, step, patience, due=due, waiting=waiting)
+                return again(planned=True, urgent=urgent, overlaps=overlaps)
+            plan.ask_again(step, change)
             return False
         self._beside.begun(client, copying, time.perf_counter() - begun)
         self._saved_step, self._slot = step, slot
@@ -243,10 +243,11 @@ class Saving:
             self._make_plan(plan)
 
     def _save_alone(self) -> None:
+        """Save this rank's part of the last step into this node's memory, if there is a plan."""
         _, client, plan = self._entered()
         self._settle(client)
-        if self._saved_step != self._last_step > 0 and save_alone(client, plan, self._last_step):
-            self._saved_step = self._last_step
+        if plan.is_made and self._saved_step != self._last_step > 0:
+            self._save(self._last_step, ALONE_WITHIN, due=False, urgent=True, alone=True)
 
     def _settle(self, client: WorkerClient) -> None:
         """Wait until the save that is being copied is sealed, or has failed."""
@@ -258,7 +259,7 @@ class Saving:
         assert self._session is not None
         self._agree_on_seed(self._session.ranks)
         plan.make(self._last_step)
-        if self._beside.wanted and plan.has_optimized:
+        if self._beside.wanted and plan.view.optimized:
             self._beside.protect()
 
     def _finish(self, session: WorkerSession, client: WorkerClient, plan: SavePlan) -> None:
@@ -342,31 +343,3 @@ def _named(allowed: Any) -> str:
     module = inspect.getmodule(thing)
     name = getattr(thing, "__module__", None) or (module.__name__ if module else "")
     return f"{name}:{getattr(thing, '__qualname__', '')}"
-
-
-ALONE_WITHIN = 1.0
-"""Seconds in which a rank whose peers are gone waits for a slot. An older save gives up its own."""
-
-
-def save_alone(client: WorkerClient, plan: SavePlan, step: int) -> bool:
-    """Save this rank's part of a step into this node's memory, by the plan that there is.
-
-    Return whether it was saved. Nothing is asked of the other ranks or of their store,
-    which may be gone without an answer.
-    """
-    if not plan.is_made or not plan.find_room():
-        return False
-    plan.saver.wait()
-    slot = client.open_slot(ALONE_WITHIN, urgent=True)
-    if slot is None:
-        return False
-
-    def sealed() -> None:
-        client.sealed(slot, step, waiting=False, due=False)
-
-    try:
-        plan.follow()
-        plan.saver.begin(slot, step, due=False, overlaps=False, sealed=sealed)
-    except LayoutChanged:
-        return False
-    return True

@@ -1,6 +1,5 @@
 """Cuts a state's tensors into the chunks that are saved one by one, sharded tensors included."""
 
-import functools
 from typing import NamedTuple
 
 import torch
@@ -53,12 +52,7 @@ class Chunk(NamedTuple):
 
 def dtype_name(tensor: torch.Tensor) -> str:
     """Return the name of a tensor's dtype, without "torch."."""
-    return _name_of(tensor.dtype)
-
-
-@functools.cache
-def _name_of(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+    return str(tensor.dtype).removeprefix("torch.")
 
 
 def chunks_of(fqn: str, path: Path, tensor: torch.Tensor, piece: int = PIECE) -> list[Chunk]:

@@ -105,13 +105,21 @@ def is_wrapped(path: Path) -> bool:
     return len(path) > 1 and str(path[1]).startswith(WRAPPERS)
 
 
-def renamed(path: Path, parameters: Mapping[str, Sequence[str]], models: Collection[str]) -> Path:
+def renamed(
+    path: Path,
+    parameters: Mapping[str, Sequence[str]],
+    models: Collection[str],
+    compiled: Collection[str],
+) -> Path:
     """Return the name that an entry has in this state.
 
     `parameters` has the names of optimizers' parameters in the order of their numbers. Wrappers'
-    prefixes are removed from the names of `models`.
+    prefixes are removed from the names of `models`, and what torch.compile adds from those of
+    entries that may be `compiled`.
     """
     name = str(path[0])
+    if name in compiled:
+        path = tuple(without_compiler(key) if isinstance(key, str) else key for key in path)
     if name in parameters and is_numbered(path):
         number, names = int(path[2]), parameters[name]
         # A number too high keeps its name, so that it is reported as unexpected.

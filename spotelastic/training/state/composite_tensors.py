@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from spotelastic_checkpoints.format import encoding
 
+from spotelastic.training.state.chunks import dtype_name
 from spotelastic.training.state.tensors import has_nothing, is_value, is_wrapper, pour
 
 _CLASS = "made by"
@@ -47,8 +48,8 @@ def _flattened(value: Any, within: str = "") -> Iterator[tuple[str, torch.Tensor
 
 
 def _is_ordinary(tensor: torch.Tensor) -> bool:
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    return not is_value(tensor) and not has_nothing(tensor) and dtype in encoding.ITEM_SIZES
+    known = dtype_name(tensor) in encoding.ITEM_SIZES
+    return known and not is_value(tensor) and not has_nothing(tensor)
 
 
 def inner_name(name: str) -> str:

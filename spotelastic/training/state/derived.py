@@ -6,6 +6,7 @@ return.
 """
 
 import copy
+import functools
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import suppress
@@ -92,11 +93,12 @@ def shown(path: Path) -> str:
     )
 
 
-def holds_tensors(name: str, value: Any) -> bool:
-    """Return whether this is a container with tensors in it, at any depth, as a state_dict is."""
+def tensors_in(name: str, value: Any) -> dict[Path, torch.Tensor]:
+    """Return the tensors of a container, at any depth, as in a state_dict; else none."""
     if not isinstance(value, Mapping | list):
-        return False
-    return any(isinstance(leaf, torch.Tensor) for leaf in flat_state(name, value).values())
+        return {}
+    leaves = flat_state(name, value).items()
+    return {path: leaf for path, leaf in leaves if isinstance(leaf, torch.Tensor)}
 
 
 class Followed:
@@ -105,14 +107,17 @@ class Followed:
     `get` is called once per save, when it is checked.
     """
 
-    def __init__(self, name: str, get: Callable[[], Container]) -> None:
+    def __init__(
+        self, name: str, get: Callable[[], Container], now: Container | None = None
+    ) -> None:
+        """`now` is what `get` returns, where that is known."""
         self._name, self._get = name, get
-        self._ask()
+        self._note(get() if now is None else now)
         self._known = self._places()
 
     def is_current(self) -> bool:
         """Ask again, and return whether everything is where it was."""
-        self._ask()
+        self._note(self._get())
         return self._places() == self._known
 
     def structure(self) -> Any:
@@ -123,15 +128,14 @@ class Followed:
         """Return a function that returns the entry as of the last check."""
         return lambda: apart(self.flat[path])
 
-    def _ask(self) -> None:
-        self._state = self._get()
-        self.flat = flat_state(self._name, self._state)
+    def _note(self, state: Container) -> None:
+        self._state, self.flat = state, flat_state(self._name, state)
 
     def _places(self) -> dict[Path, Any]:
         return {path: place(leaf) for path, leaf in self.flat.items()}
 
 
-class Remade:
+class Remade(Followed):
     """Entries of a module's state that are neither parameters nor buffers, nor parts of one.
 
     All of them are values, because a tensor among them may have another size each time. The module
@@ -139,11 +143,9 @@ class Remade:
     """
 
     def __init__(self, name: str, module: torch.nn.Module, state: Mapping[str, Any]) -> None:
-        self._name, self._module = name, module
         storages = _storages(module)
         self._keys = [key for key, value in state.items() if _is_remade(key, value, storages)]
-        self._keep(state)
-        self._known = self._places()
+        super().__init__(name, lambda: self._of(get_model_state_dict(module)), self._of(state))
 
     @property
     def names(self) -> set[str]:
@@ -152,10 +154,10 @@ class Remade:
 
     def is_current(self) -> bool:
         """Ask again, and return whether everything is where it was."""
-        if not self._keys:
-            return True
-        self._keep(get_model_state_dict(self._module))
-        return self._places() == self._known
+        return not self._keys or super().is_current()
+
+    def _of(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        return {key: state[key] for key in self._keys if key in state}
 
     def _places(self) -> dict[Path, Any]:
         """Return where tensors are that are copied from their inner tensors, not pickled."""
@@ -163,18 +165,6 @@ class Remade:
             path: place(leaf) if is_made_of_others(leaf) else None
             for path, leaf in self.flat.items()
         }
-
-    def structure(self) -> Any:
-        """Return the containers, with names in place of what they hold."""
-        return structure_of((self._name,), self._state, self.flat)
-
-    def reader(self, path: Path) -> Callable[[], Any]:
-        """Return a function that returns the entry as of the last check."""
-        return lambda: apart(self.flat[path])
-
-    def _keep(self, state: Mapping[str, Any]) -> None:
-        self._state = {key: state[key] for key in self._keys if key in state}
-        self.flat = flat_state(self._name, self._state)
 
 
 def _storages(module: torch.nn.Module) -> set[int]:
@@ -347,32 +337,40 @@ def filled(structure: Any, get: Callable[[str], Any], *, exact: bool = False) ->
     return fill(structure)
 
 
-def poured(old: Any, new: Any, *, exact: bool = False) -> Any:
+def _in_place(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    """Return the old tensor with the content of the new one, or the new one."""
+    with suppress(RuntimeError, NotImplementedError):  # A new tensor takes its place then.
+        if old.layout is torch.sparse_coo and old.dtype is new.dtype and old.layout is new.layout:
+            return old.copy_(new)
+        return old if refilled(old, new) else new
+    return new
+
+
+def poured(
+    old: Any,
+    new: Any,
+    *,
+    exact: bool = False,
+    leaf: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = _in_place,
+) -> Any:
     """Return `new` in the containers and tensors of `old`, which the script may hold.
 
-    `exact`: only in containers of the same type.
+    `exact`: only in containers of the same type. `leaf` returns what takes a tensor's place.
     """
+    pour = functools.partial(poured, exact=exact, leaf=leaf)
     if exact and isinstance(new, MutableMapping | list) and type(old) is not type(new):
         return new
     if isinstance(old, MutableMapping) and isinstance(new, Mapping):
-        content = {key: poured(old.get(key), value, exact=exact) for key, value in new.items()}
+        content = {key: pour(old.get(key), value) for key, value in new.items()}
         old.clear()
         old.update(content)
         return old
     if isinstance(old, list) and isinstance(new, list):
-        old[:] = [poured(*pair, exact=exact) for pair in zip_longest(old[: len(new)], new)]
+        old[:] = [pour(*pair) for pair in zip_longest(old[: len(new)], new)]
         return old
     if isinstance(old, torch.Tensor) and isinstance(new, torch.Tensor) and old is not new:
-        with suppress(RuntimeError, NotImplementedError):  # A new tensor takes its place then.
-            return _refilled(old, new)
+        return leaf(old, new)
     return new
-
-
-def _refilled(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-    """Return the old tensor with the content of the new one, or the new one."""
-    if old.layout is torch.sparse_coo and old.dtype is new.dtype and old.layout is new.layout:
-        return old.copy_(new)
-    return old if refilled(old, new) else new
 
 
 def named(path: Path, paths: dict[str, Path]) -> str:

@@ -19,7 +19,7 @@ from spotelastic.errors import UsageError
 from spotelastic.torch_names import unsaved_buffers
 from spotelastic.training.state.chunks import dtype_name
 from spotelastic.training.state.compatibility import Kind, Path
-from spotelastic.training.state.derived import flat_state, shown
+from spotelastic.training.state.derived import shown, tensors_in
 from spotelastic.training.state.module_loading import submodules
 from spotelastic.training.state.module_state import get_model_state_dict
 from spotelastic.training.state.optimizers.parameter_groups import regroup
@@ -28,9 +28,7 @@ from spotelastic.training.state.tensors import is_value
 from spotelastic.training.state.value_entries import ValueEntry, own_entry
 
 CHANGED, GROUPS = "changed", "groups"
-"""Second parts of the names of values that say what is not as it was at first: entries and tensors,
-and the groups of optimizers.
-"""
+"""Second parts of names: of entries and tensors that are not as at first, and of such groups."""
 _BUFFER, _TRAINED, _FROZEN, _ENTRY = "buffer", "trained", "frozen", "entry"
 """What came or changed: a tensor of a module, or whether there is such an entry."""
 _LAZY = Kind("lazy")
@@ -98,18 +96,14 @@ def changes(state: State, begun: Measured) -> list[ValueEntry]:
         elif tensor is not None:
             trained = _TRAINED if tensor.requires_grad else _FROZEN
             kind = trained if isinstance(tensor, torch.nn.Parameter) else _BUFFER
-        entries.append(own_entry(_true, CHANGED, name, fqn, kind))
+        entries.append(own_entry(lambda: True, CHANGED, name, fqn, kind))
     for name, groups in now.groups.items():
         if _sorted(groups) != _sorted(begun.groups.get(name, groups)):
             entries += [
-                own_entry(_true, GROUPS, name, str(number), *group)
+                own_entry(lambda: True, GROUPS, name, str(number), *group)
                 for number, group in enumerate(groups)
             ]
     return entries
-
-
-def _true() -> bool:
-    return True
 
 
 def _sorted(groups: Collection[Collection[str]]) -> list[list[str]]:
@@ -160,8 +154,9 @@ def prepared(
     `UsageError`, the state is put back.
     """
     undo: Undo = []
+    begun = begin(state)
     _take_back(state)
-    names = dict.fromkeys(_changed(state.begun, measured(state)), "") if state.begun else {}
+    names = dict.fromkeys(_changed(begun, measured(state)), "")
     names |= {(str(path[2]), str(path[3])): str(path[4]) for path in own if path[1] == CHANGED}
     groups: dict[str, dict[int, tuple[str, ...]]] = {}
     for path in own:
@@ -170,8 +165,7 @@ def prepared(
     try:
         for name in {name: None for name, _ in names}:
             changed = {fqn: kind for (each, fqn), kind in names.items() if each == name}
-            known = name in (state.begun.entries if state.begun else state.values)
-            there = known != (changed.get(name) == _ENTRY)
+            there = (name in begun.entries) != (changed.get(name) == _ENTRY)
             _prepare(state, name, changed, saved, undo, there=there)
         for name, optimizer in state.optimizers():
             if name in groups:
@@ -324,15 +318,8 @@ def _held(
 
 def _leaves(name: str, value: Any) -> dict[Path, torch.Tensor]:
     """Return the tensors of a tensor or container that are saved as such."""
-    if isinstance(value, torch.Tensor):
-        return {} if is_value(value) else {(name,): value}
-    if not isinstance(value, Mapping | list):
-        return {}
-    return {
-        path: leaf
-        for path, leaf in flat_state(name, value).items()
-        if isinstance(leaf, torch.Tensor) and not is_value(leaf)
-    }
+    found = {(name,): value} if isinstance(value, torch.Tensor) else tensors_in(name, value)
+    return {path: leaf for path, leaf in found.items() if not is_value(leaf)}
 
 
 def _kind_of(tensor: torch.Tensor) -> Kind:

@@ -1,20 +1,16 @@
-"""Lets modules load saved state by their own code, where its shape may differ from what they have.
+"""Prepares modules for what was saved of them.
 
-Observers of quantization are resized when they are loaded, lazy modules get their shape then, and
-some tensors cannot be filled in place.
+Lazy modules get their shape then, and some tensors cannot be filled in place.
 """
 
-import copy
-import warnings
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 
 from spotelastic.errors import UsageError
-from spotelastic.torch_names import WRAPPERS, loads_by_itself
+from spotelastic.torch_names import WRAPPERS
 from spotelastic.training.state.compatibility import Kind
 from spotelastic.training.state.composite_tensors import refilled
 
@@ -49,62 +45,6 @@ def materialise(name: str, module: torch.nn.Module, saved: Mapping[str, Kind]) -
                 if tensor is not None and is_lazy(tensor) and kind is not None and kind.dtype:
                     with torch.no_grad():
                         tensor.materialize(kind.shape)
-
-
-def takes(
-    name: str, module: torch.nn.Module, here: Mapping[str, Kind], there: Mapping[str, Kind]
-) -> dict[str, Mapping[str, str]]:
-    """Return the parts of a module that load what was saved, though it differs.
-
-    Maps the prefix of each part to the saved names by their names within it. This is tried on
-    copies.
-    """
-    differs = {fqn for fqn in here.keys() | there.keys() if here.get(fqn) != there.get(fqn)}
-    differs = {fqn for fqn in differs if fqn.startswith(f"{name}.")}
-    found: dict[str, Mapping[str, str]] = {}
-    if not differs:
-        return found
-    for prefix, part in reversed([*submodules(module)]):  # The innermost parts come first.
-        begin = f"{name}.{prefix}"
-        own = {fqn for fqn in differs if fqn.startswith(begin)}
-        if own and loads_by_itself(part):
-            names = {fqn[len(begin) :]: fqn for fqn in there if fqn.startswith(begin)}
-            if _fits(part, {key: there[fqn] for key, fqn in names.items()}):
-                found[begin] = names
-                differs -= own
-    return found
-
-
-def _fits(module: torch.nn.Module, saved: Mapping[str, Kind]) -> bool:
-    if not all(kind.dtype for kind in saved.values()):
-        return False
-    try:
-        trial = copy.deepcopy(module)
-        state = {
-            key: torch.zeros(kind.shape, dtype=getattr(torch, kind.dtype))
-            for key, kind in saved.items()
-        }
-        _load(trial, state)
-        return all(torch.equal(tensor, state[key]) for key, tensor in trial.state_dict().items())
-    except Exception:  # Foreign code may raise anything: the state does not fit then.
-        return False
-
-
-def load(module: torch.nn.Module, begin: str, name: str, state: Mapping[str, Any]) -> None:
-    """Load saved state into the part with this prefix, which `takes` returned."""
-    for prefix, part in submodules(module):
-        if f"{name}.{prefix}" == begin:
-            _load(part, state)
-            return
-
-
-def _load(module: torch.nn.Module, state: Mapping[str, Any]) -> None:
-    known = module.state_dict()
-    known.clear()  # Its versions stay, which hooks look at.
-    known.update(state)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        module.load_state_dict(known)
 
 
 def replaced(name: str, module: torch.nn.Module, key: str, value: torch.Tensor) -> bool:

@@ -69,16 +69,12 @@ def set_model_state_dict(name: str, module: torch.nn.Module, state: Mapping[str,
     except RuntimeError as error:
         told = str(error).strip().replace("\n", " ")
         raise UsageError(f"{name} does not load what was saved of it: {told}") from error
-    refused = taken.unexpected_keys
-    left = {key: value for key, value in state.items() if _is_one_of(key, refused)}
+    refused = [f".{each}" for each in taken.unexpected_keys]
+    left = {k: v for k, v in state.items() if any(each.endswith(f".{k}") for each in refused)}
     for prefix, part in reversed([*submodules(module)]):  # The innermost parts come first.
         own = {key[len(prefix) :]: left.pop(key) for key in [*left] if key.startswith(prefix)}
         if own:
             _give(f"{name}.{prefix}", part, own)
-
-
-def _is_one_of(key: str, refused: list[str]) -> bool:
-    return any(each == key or each.endswith(f".{key}") for each in refused)
 
 
 def _give(begin: str, part: torch.nn.Module, own: Mapping[str, Any]) -> None:

@@ -9,14 +9,13 @@ With another number of ranks, a function says what each rank gets:
 """
 
 from collections.abc import Callable, MutableMapping
-from itertools import zip_longest
 from typing import Any, Generic, TypeVar
 
 import torch
 from torch.distributed.tensor import DTensor
 
 from spotelastic.errors import UsageError
-from spotelastic.training.state.derived import apart, dressed
+from spotelastic.training.state.derived import apart, dressed, poured
 from spotelastic.training.state.tensors import is_value
 
 T = TypeVar("T")
@@ -61,7 +60,8 @@ class PerRank(Generic[T]):
         elif hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
             value.load_state_dict(saved)
         else:
-            self.value = _poured(value, saved)
+            with torch.no_grad():
+                self.value = poured(value, saved, leaf=_filled)
 
 
 def _apart(name: str, value: Any) -> Any:
@@ -87,19 +87,6 @@ def _apart(name: str, value: Any) -> Any:
     return value
 
 
-@torch.no_grad()
-def _poured(old: Any, new: Any) -> Any:
-    """Return `new` in the tensors and containers of `old`, which the script may hold."""
-    if isinstance(old, torch.Tensor) and isinstance(new, torch.Tensor):
-        if old.shape == new.shape and old.dtype == new.dtype:
-            return old.copy_(new)
-        return new.to(old.device)
-    if isinstance(old, MutableMapping) and isinstance(new, MutableMapping):
-        content = {key: _poured(old.get(key), value) for key, value in new.items()}
-        old.clear()
-        old.update(content)
-        return old
-    if isinstance(old, list) and isinstance(new, list):
-        old[:] = [_poured(*pair) for pair in zip_longest(old[: len(new)], new)]
-        return old
-    return new
+def _filled(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    same = old.shape == new.shape and old.dtype == new.dtype
+    return old.copy_(new) if same else new.to(old.device)

@@ -17,7 +17,7 @@ import xxhash
 from spotelastic.errors import UsageError
 from spotelastic.training.state.chunks import Chunk
 from spotelastic.training.state.state import StateView
-from spotelastic.training.state.value_entries import OWN, ValueEntry
+from spotelastic.training.state.value_entries import OWN, STRUCTURE, ValueEntry
 
 Name = tuple[str, tuple[int, ...]]
 """Name of an item, with its offsets."""
@@ -28,8 +28,6 @@ _THREADS = 4
 _PIECE = 1 << 22
 """Words of a tensor that are added up at once."""
 _SIMPLE = frozenset({type(None), bool, int, float, str})
-_OWN_COMPARED = "structure"
-"""The only values added by spotelastic that have to be the same."""
 LARGE = 64 << 10
 """Bytes above which a tensor is hashed in a thread, and a value not at each save."""
 
@@ -65,7 +63,7 @@ def compared(entries: Iterable[ValueEntry]) -> list[ValueEntry]:
 def _is_compared(entry: ValueEntry) -> bool:
     path = entry.path
     if path[0] == OWN:
-        return path[1] == _OWN_COMPARED
+        return path[1] == STRUCTURE  # the only ones of ours that have to be the same
     # These are the parameters that an optimizer has on this rank. Pipeline stages each have others.
     is_of_group = len(path) == 4 and path[1] == "param_groups" and path[3] == "params"
     return not is_of_group
@@ -88,7 +86,7 @@ def refuse(different: Mapping[Name, Sequence[int]]) -> None:
     if not told:
         return
     fqn, ranks = next(iter(told.items()))
-    entry = fqn.removeprefix(f"{OWN}.{_OWN_COMPARED}.")
+    entry = fqn.removeprefix(f"{OWN}.{STRUCTURE}.")
     more = f" (and {len(told) - 1:,} more)" if len(told) > 1 else ""
     who = f"rank {ranks[0]} differs" if len(ranks) == 1 else f"ranks {_listed(ranks)} differ"
     raise UsageError(
@@ -176,6 +174,7 @@ def _add(digest: "xxhash.xxh3_128", value: Any, within: tuple[int, ...]) -> None
     kind = type(value)
     digest.update(f"{kind.__module__}.{kind.__qualname__};".encode())
     if isinstance(value, torch.Tensor):
+        digest.update(str(value.layout).encode())
         for part in _parts(value):
             digest.update(digest_of_tensor(part))
     elif isinstance(value, float):
@@ -203,15 +202,9 @@ def _add(digest: "xxhash.xxh3_128", value: Any, within: tuple[int, ...]) -> None
 
 def _parts(tensor: torch.Tensor) -> list[torch.Tensor]:
     """Return the tensors that a sparse or quantized tensor consists of."""
-    if tensor.layout == torch.sparse_coo:
-        coalesced = tensor.detach().coalesce()
+    if tensor.layout is not torch.strided and not tensor.is_nested:
+        coalesced = tensor.detach().to_sparse(layout=torch.sparse_coo).coalesce()
         return [torch.tensor(tensor.shape), coalesced.indices(), coalesced.values()]
-    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
-        shape = torch.tensor(tensor.shape)
-        return [shape, tensor.crow_indices(), tensor.col_indices(), tensor.values()]
-    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
-        shape = torch.tensor(tensor.shape)
-        return [shape, tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
     if tensor.is_quantized:
         return [tensor.int_repr(), torch.dequantize(tensor)]
     return [tensor]

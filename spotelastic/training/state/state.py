@@ -28,10 +28,10 @@ from spotelastic.training.state.derived import (
     Remade,
     apart,
     flat_state,
-    holds_tensors,
     named,
     place,
     structure_of,
+    tensors_in,
 )
 from spotelastic.training.state.module_state import (
     get_model_state_dict,
@@ -66,11 +66,11 @@ from spotelastic.training.state.value_entries import (
     CONTAINERS,
     EXACT,
     OWN,
+    STRUCTURE,
     ValueEntry,
     class_name,
     own_entry,
     per_rank_entry,
-    structure_entry,
 )
 
 _IN_PLACE = (torch.nn.Module, torch.Tensor)
@@ -93,9 +93,7 @@ class StateView:
     optimized: Collection[torch.Tensor] = ()
     """Tensors that change only when an optimizer of the state steps."""
     buffers: Mapping[str, bool] = field(default_factory=dict)
-    """Names of modules' buffers, and whether torch copies the first rank's to all at each
-    forward.
-    """
+    """Names of buffers, and whether torch copies the first rank's to all at each forward."""
 
 
 class _Part(NamedTuple):
@@ -104,9 +102,7 @@ class _Part(NamedTuple):
     leaves: Mapping[Path, Any]
     """Tensors and values by path."""
     readers: Mapping[Path, Callable[[], Any]]
-    """Functions that return the present value of each leaf that is pickled; the others are
-    tensors.
-    """
+    """Return the present value of each leaf that is pickled; the others are tensors."""
     checks: tuple[Check, ...] = ()
     """Functions that return whether this still describes the entry."""
     entries: tuple[ValueEntry, ...] = ()
@@ -164,17 +160,11 @@ class State:
                     get = functools.partial(description, leaf) if inner else part.readers[path]
                     entries.append(ValueEntry(fqn, path, get))
                     continue
-                if type(leaf) is not torch.Tensor:
-                    tensors.refuse(fqn, leaf)
-                shape = tuple(leaf.shape)
-                kinds[fqn] = Kind(dtype_name(leaf), shape)
-                is_sharded = isinstance(leaf, DTensor)
-                if is_sharded:
+                tensors.refuse(fqn, leaf)
+                kinds[fqn] = Kind(dtype_name(leaf), tuple(leaf.shape))
+                if isinstance(leaf, DTensor):
                     sharded.add(fqn)
-                if is_sharded or leaf.nbytes > most:
-                    chunks += chunks_of(fqn, path, leaf, most)
-                else:  # No function is called here: there may be thousands.
-                    chunks.append(Chunk(fqn, path, leaf.detach(), shape, (0,) * len(shape), shape))
+                chunks += chunks_of(fqn, path, leaf, most)
         checks = [self._check(), *(check for part in parts for check in part.checks)]
         return StateView(
             tuple(chunks),
@@ -198,12 +188,7 @@ class State:
             ]
 
         names, objects = [*self.values], followed()
-
-        def is_current() -> bool:
-            now = followed()
-            return are_same(now, objects) and [*self.values] == names
-
-        return is_current
+        return lambda: are_same(followed(), objects) and [*self.values] == names
 
     def _optimized(self) -> Iterator[torch.Tensor]:
         for value in self.values.values():
@@ -223,7 +208,7 @@ class State:
                     flat_state(name, state),
                     {path: remade.reader(path) for path in remade.flat},
                     (module_check(value), remade.is_current),
-                    (structure_entry(name, remade.structure),) if remade.names else (),
+                    (own_entry(remade.structure, STRUCTURE, name),) if remade.names else (),
                     remade.names,
                     _buffers(name, value, state),
                 )
@@ -245,7 +230,7 @@ class State:
             case torch.Tensor() if not tensors.is_value(value):
                 tensors.refuse(name, value)
                 get = functools.partial(structure_of, (name,), value, {(name,): value})
-                entries = [structure_entry(name, get)] if get() != name else []
+                entries = [own_entry(get, STRUCTURE, name)] if get() != name else []
                 check = tensor_check(self.values, name, value)
                 return _Part({(name,): value}, {}, (check,), tuple(entries))
             case _ if hasattr(value, "state_dict"):
@@ -253,7 +238,7 @@ class State:
                 if isinstance(value, torch.optim.Optimizer):
                     part = part._replace(entries=(*part.entries, _class_entry(name, value)))
                 return part
-            case _ if holds_tensors(name, value):
+            case _ if tensors_in(name, value):
                 return _followed(name, _reader(self.values, name))
         checks = (
             (tensor_check(self.values, name, value),) if isinstance(value, torch.Tensor) else ()
@@ -290,11 +275,10 @@ class State:
 
     def parameters(self, optimizer: torch.optim.Optimizer) -> dict[torch.Tensor, str]:
         """Return the names of an optimizer's parameters."""
-        named_groups = self._optimizer_state(optimizer)["param_groups"]
         return {
             parameter: fqn
-            for group, named_group in zip(optimizer.param_groups, named_groups, strict=True)
-            for parameter, fqn in zip(group["params"], named_group["params"], strict=True)
+            for group, names in zip(optimizer.param_groups, self.groups(optimizer), strict=True)
+            for parameter, fqn in zip(group["params"], names, strict=True)
         }
 
     def groups(self, optimizer: torch.optim.Optimizer) -> tuple[tuple[str, ...], ...]:
@@ -344,9 +328,8 @@ class State:
         return {
             ".".join(map(str, path)): leaf
             for name in names
-            if holds_tensors(name, value := self.values[name])
-            for path, leaf in flat_state(name, value).items()
-            if isinstance(leaf, torch.Tensor) and not tensors.is_value(leaf)
+            for path, leaf in tensors_in(name, self.values[name]).items()
+            if not tensors.is_value(leaf)
         }
 
     def _model_of(self, optimizer: torch.optim.Optimizer) -> torch.nn.Module | None:
@@ -398,7 +381,7 @@ def _followed(name: str, get: Callable[[], Any]) -> _Part:
         followed.flat,
         {path: followed.reader(path) for path in _values(followed.flat)},
         (followed.is_current,),
-        (structure_entry(name, followed.structure),),
+        (own_entry(followed.structure, STRUCTURE, name),),
     )
 
 

@@ -21,34 +21,19 @@ def module_check(module: torch.nn.Module) -> Check:
 
     They may be replaced or moved to other memory. A view keeps the old memory from being reused.
     """
+    parts: list[dict[str, Any]] = []
+    for each in module.modules():
+        parts += each._modules, each._parameters, each._buffers
 
-    def filled() -> list[torch.Tensor]:
-        return [tensor for part in parts for tensor in part.values() if tensor is not None]
-
-    def children() -> list[torch.nn.Module | None]:
-        return [child for held in owners for child in held.values()]
+    def held() -> list[Any]:
+        return [each for part in parts if part for each in part.values()]
 
     def is_current() -> bool:
-        now, tensors_now = children(), filled()
-        return (
-            not any(bare)
-            and are_same(now, known_children)
-            and are_same(tensors_now, known)
-            and [place(tensor) for tensor in tensors_now] == places
-        )
+        now = held()
+        return are_same(now, known) and list(map(place, now)) == places
 
-    modules = [*module.modules()]
-    owners = [held for each in modules if (held := each._modules)]
-    parts = [part for each in modules for part in (each._parameters, each._buffers) if part]
-    # Most modules have none of one kind or another. These are all looked at in one go.
-    bare = [
-        held
-        for each in modules
-        for held in (each._modules, each._parameters, each._buffers)
-        if not held
-    ]
-    known, known_children = filled(), children()
-    places = [place(tensor) for tensor in known]
+    known = held()
+    places = list(map(place, known))
     return is_current
 
 

@@ -93,19 +93,15 @@ def pour(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> No
 
     Raises `UsageError` where such elements differ in the source.
     """
-    simple = [
-        number
-        for number, target in enumerate(targets)
-        if not (target.is_conj() or target.is_neg() or _may_overlap(target))
-    ]
+    simple: list[tuple[torch.Tensor, torch.Tensor]] = []
+    odd: list[tuple[torch.Tensor, torch.Tensor]] = []
+    for target, source in zip(targets, sources, strict=True):
+        is_odd = target.is_conj() or target.is_neg() or _may_overlap(target)
+        (odd if is_odd else simple).append((target, source))
     if simple:
-        copy_all([targets[n] for n in simple], [sources[n] for n in simple])
-    if len(simple) == len(targets):
-        return
-    done = set(simple)
-    for number, (target, source) in enumerate(zip(targets, sources, strict=True)):
-        if number not in done:
-            _pour_one(target, source)
+        copy_all([target for target, _ in simple], [source for _, source in simple])
+    for target, source in odd:
+        _pour_one(target, source)
 
 
 def _pour_one(target: torch.Tensor, source: torch.Tensor) -> None:

@@ -19,14 +19,14 @@ OWN = "spotelastic"
 PER_RANK = "per-rank"
 """Second part of the names of `se.PerRank` entries."""
 BY_ITSELF = "by-itself"
-"""Second part of the names of values with the parameters' names of an optimizer that is saved as
-its own state_dict() has it.
-"""
+"""Second part of the names of values with the parameters of an optimizer that saves itself."""
 CLASS = "class"
 """Second part of the names of values that tell the class of any other optimizer."""
 
 CONTAINERS = "containers"
 """Second part of the names of values with the containers in an optimizer's options and state."""
+STRUCTURE = "structure"
+"""Second part of the names of values that have the containers of an entry."""
 EXACT = "exact"
 """Second part of the name of a value that says that structures tell all that tensors are."""
 
@@ -50,17 +50,17 @@ class ValueEntry:
     @property
     def is_of_script(self) -> bool:
         """Whether the script's state decides about it, and not spotelastic alone."""
-        return self.path[0] != OWN or self.path[1] in ("structure", PER_RANK, CONTAINERS)
+        return self.path[0] != OWN or self.path[1] in (STRUCTURE, PER_RANK, CONTAINERS)
 
     @property
     def shown(self) -> str:
         """The name that a user knows it by."""
-        return self.fqn.removeprefix(f"{OWN}.structure.")
+        return self.fqn.removeprefix(f"{OWN}.{STRUCTURE}.")
 
 
-def per_rank_path(name: str, rank: int) -> Path:
-    """Return the path of a rank's `se.PerRank` entry."""
-    return OWN, PER_RANK, name, str(rank)
+def per_rank_name(name: str, rank: int) -> str:
+    """Return the full name of a rank's `se.PerRank` entry."""
+    return f"{OWN}.{PER_RANK}.{name}.{rank}"
 
 
 def per_rank_entry(name: str, own: PerRank[Any], rank: int) -> ValueEntry:
@@ -68,18 +68,12 @@ def per_rank_entry(name: str, own: PerRank[Any], rank: int) -> ValueEntry:
 
     As with parts of a sharded tensor, all of them together make a whole.
     """
-    path = per_rank_path(name, rank)
-    return ValueEntry(".".join(map(str, path)), path, lambda: own.saved(name))
+    return own_entry(lambda: own.saved(name), PER_RANK, name, str(rank))
 
 
-def structure_entry(name: str, get: Callable[[], Any]) -> ValueEntry:
-    """Return the value that has the containers of an entry."""
-    return own_entry(get, "structure", name)
-
-
-def own_entry(get: Callable[[], Any], *path: str) -> ValueEntry:
+def own_entry(get: Callable[[], Any], *path: str, rank: int = SHARED) -> ValueEntry:
     """Return a value that spotelastic adds, with the rest of its path."""
-    return ValueEntry(".".join((OWN, *path)), (OWN, *path), get)
+    return ValueEntry(".".join((OWN, *path)), (OWN, *path), get, rank)
 
 
 def class_name(value: object) -> str:

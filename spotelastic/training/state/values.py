@@ -23,12 +23,6 @@ from spotelastic.training.state import tensors
 
 _MOST_BITS = 2032
 """Bits of the longest integer that the restricted unpickler reads."""
-_MADE_OF_OTHERS = "a tensor that is made of others"
-"""Noted for a tensor that a class builds from others."""
-_NOT_IN_LEGACY = frozenset(
-    getattr(torch, name) for name in encoding.ITEM_SIZES if name not in encoding.TYPED
-)
-"""Dtypes that torch does not read in its legacy format."""
 
 
 class Noting:
@@ -41,10 +35,6 @@ class Noting:
             def reducer_override(self, value: Any) -> Any:
                 _refuse_shards(value)
                 noted.add(_kind(value))
-                if isinstance(value, torch.Tensor) and tensors.is_value(value):
-                    noted.add(_MADE_OF_OTHERS)
-                if _is_read_only(value):
-                    return _read_only(value)
                 if type(value) is deque:  # A deque is otherwise filled after it was made.
                     return deque, ([*value], value.maxlen)
                 return NotImplemented
@@ -52,18 +42,6 @@ class Noting:
         self.noted, self.Pickler = noted, Pickler
 
     __name__, dump = "pickle", staticmethod(pickle.dump)
-
-    @property
-    def needs_archive(self) -> bool:
-        """Whether what was pickled needs torch's newer format.
-
-        torch does not read all dtypes in its legacy format, although it writes them. It also
-        creates tensors there before it reads their content. The sizes of nested tensors and the
-        scales of quantized ones would then be arbitrary.
-        """
-        return _MADE_OF_OTHERS in self.noted or any(
-            isinstance(kind, tuple) and kind[1] in _NOT_IN_LEGACY for kind in self.noted
-        )
 
 
 class Encoders:
@@ -89,12 +67,13 @@ class Encoders:
 
 
 def encode(name: str, value: Any, noting: Noting | None = None) -> bytes:
-    """Return a value as `torch.save` writes it in its legacy format. Raises `UsageError`."""
-    noting = noting or Noting()
+    """Return a value as `torch.save` writes it. Raises `UsageError`."""
     try:
         if _is_plain(value):
             return encoding.plain_value(value)
-        return _saved(value, noting)
+        buffer = io.BytesIO()
+        torch.save(value, buffer, noting or Noting())
+        return buffer.getvalue()
     except UsageError as error:
         raise UsageError(f"{name} {error}") from None
     except RecursionError:
@@ -103,38 +82,12 @@ def encode(name: str, value: Any, noting: Noting | None = None) -> bytes:
         raise UsageError(f"{name}: {type(value).__name__} cannot be saved: {error}") from error
 
 
-def _saved(value: Any, noting: Noting) -> bytes:
-    buffer = io.BytesIO()
-    torch.save(value, buffer, noting, _use_new_zipfile_serialization=False)
-    if noting.needs_archive:
-        buffer = io.BytesIO()
-        torch.save(value, buffer, noting)
-    return buffer.getvalue()
-
-
 def _kind(value: Any) -> Any:
     """Return what decides whether a thing can be read, besides what else is pickled with it."""
     if isinstance(value, type) or callable(value):
         return value
     dtype = getattr(value, "dtype", None)
     return type(value) if dtype is None else (type(value), dtype, getattr(value, "layout", None))
-
-
-def _is_read_only(value: Any) -> bool:
-    numpy = sys.modules.get("numpy")
-    return numpy is not None and type(value) is numpy.ndarray and not value.flags.writeable
-
-
-def _read_only(array: Any) -> tuple[Any, ...]:
-    """Return how to make a read-only array again: over bytes. A pickled one could be written.
-
-    Raises `UsageError` where that is not possible.
-    """
-    if array.dtype.hasobject:
-        raise UsageError("holds a read-only array of objects: copy it")
-    order = "F" if array.flags.fnc else "C"
-    strides = array.copy(order).strides
-    return type(array), (array.shape, array.dtype, array.tobytes(order), 0, strides)
 
 
 def _refuse_shards(value: Any) -> None:

@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 import spotelastic as se
 from spotelastic.training.in_place import watching
 from spotelastic.training.in_place.building import Builder
-from spotelastic.training.in_place.groups import Groups, Options, groups
+from spotelastic.training.in_place.groups import Groups, groups
 from spotelastic.training.in_place.loaders import loaders
 from spotelastic.training.in_place.meeting import LoopParts, Meeting
 from spotelastic.training.in_place.watching import wrapped
@@ -190,7 +190,7 @@ def without_others(state: Callable[[Any], Mapping[str, Any]]) -> str:
             def others(self, own: object) -> int:
                 return 0
 
-        return told(state(group), Blind(Options("gloo")))
+        return told(state(group), Blind({"backend": "gloo"}))
 
 
 def late_gloo() -> str:
@@ -254,7 +254,7 @@ LINES: dict[str, Callable[[], str]] = {
     "another group": one_more_group,
     "late gloo": late_gloo,
     "unknown group": lambda: told({}, Groups()),
-    "address": lambda: told({}, Groups(Options("gloo", by_environment=False))),
+    "address": lambda: told({}, Groups({"init_method": "tcp://h:1"})),
 }
 
 
@@ -262,7 +262,7 @@ def script(number: int, tell: Callable[[Any], None]) -> None:
     watching.watch()
     found = {"no group": told({})}
     dist.init_process_group("fake", store=fake_pg.FakeStore(), rank=0, world_size=1)
-    groups.options = Options("fake")
+    groups.options = {"backend": "fake"}
     found["fake"] = told({})
     dist.destroy_process_group()
     dist.init_process_group("gloo")

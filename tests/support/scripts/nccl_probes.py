@@ -11,7 +11,7 @@ from unittest.mock import patch
 import torch.distributed as dist
 
 from spotelastic.training.in_place import watching
-from spotelastic.training.in_place.groups import Groups, Options
+from spotelastic.training.in_place.groups import Groups
 
 HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 
@@ -40,7 +40,7 @@ def problem() -> None:
     told = dist.get_backend_config
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     with patch.object(dist, "get_backend_config", lambda: told() + ",cuda:nccl"):
-        sys.stderr.write(Groups(Options("nccl")).problem(dist.group.WORLD))
+        sys.stderr.write(Groups({"backend": "nccl"}).problem(dist.group.WORLD))
 
 
 if __name__ == "__main__":

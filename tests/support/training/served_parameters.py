@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from spotelastic.training.parameter_server import vectors
-from spotelastic.training.parameter_server.link import Head, Link
+from spotelastic.training.parameter_server.link import NUMBERS, Head, Link
 from spotelastic.training.parameter_server.order import Order, Rules
 from spotelastic.training.parameter_server.roles import Serving, stand_by, work, work_alone
 from spotelastic.training.parameter_server.served_state import ServedState
@@ -68,7 +68,7 @@ class WireLink(Link):
 
     def send(self, rank: int, head: Sequence[int], body: torch.Tensor | None = None) -> None:
         self._wires.passes(self._rank)
-        numbers = (*head, *[0] * (4 - len(head)))
+        numbers = (*head, *[0] * (NUMBERS - len(head)))
         self._wires.put(self._rank, rank, (numbers, None if body is None else body.clone()))
         self._wires.passes(self._rank)
 
@@ -203,4 +203,4 @@ class ServedCluster:
         elif rank == standby:
             stand_by(state, link)
         else:
-            work(state, link, compute, receive, told)
+            work(link, compute, receive, told)

@@ -34,7 +34,6 @@ ANYWHERE = {
     "_buffers": "the same",
     "_modules": "the same",
     "_replace": "of named tuples",
-    "_spotelastic": "ours: it marks what we have put around a function of torch",
 }
 EXCEPTIONS = {
     "training/state/values.py core.multiarray._reconstruct": "numpy's: part of a format",
@@ -146,8 +145,7 @@ def test_torch_gives_single_objects_the_attributes_that_are_looked_for() -> None
     optimizer = torch.optim.AdamW(model.parameters())
     assert all(hasattr(optimizer, name) for name in torch_names.STEP_HOOKS)
     assert all(hasattr(optimizer, name) for name in torch_names.STATE_HOOKS)
-    for name in ("_load_state_dict_pre_hooks", "_non_persistent_buffers_set"):
-        assert hasattr(model, name)
+    assert hasattr(model, "_non_persistent_buffers_set")
     assert hasattr(torch.nn.Module, "_compiled_call_impl")
     assert hasattr(found_in_torch("torch.distributed.tensor:_random"), "_rng_tracker")
     numbers: Any = [1, 2]

@@ -4,7 +4,7 @@ Wrappers say that they are optimizers, but have nothing of their own to save. Mo
 functions expect is in the optimizer behind them.
 """
 
-from collections.abc import ItemsView, Iterator, Mapping, MutableMapping, ValuesView
+from collections.abc import Iterator, MutableMapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -21,16 +21,12 @@ def behind(value: Any) -> Any:
     """Return the optimizer behind a wrapper that shares its state; anything else as it is."""
     while isinstance(value, torch.optim.Optimizer):
         inner = next(
-            (found for name in _BEHIND if _shares(value, found := _held(value, name))), None
+            (found for name in _BEHIND if _shares(value, found := vars(value).get(name))), None
         )
         if inner is None:
             break
         value = inner
     return value
-
-
-def _held(value: object, name: str) -> object:
-    return vars(value).get(name)
 
 
 def _shares(wrapper: torch.optim.Optimizer, found: object) -> bool:
@@ -66,8 +62,7 @@ class Unwrapped(MutableMapping[str, Any]):
         self._values = values
 
     def __getitem__(self, name: str) -> Any:
-        value = self._values[name]
-        return behind(value) if isinstance(value, torch.optim.Optimizer) else value
+        return behind(self._values[name])
 
     def __setitem__(self, name: str, value: Any) -> None:
         self._values[name] = value
@@ -80,22 +75,3 @@ class Unwrapped(MutableMapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._values)
-
-    # These two make no call for each entry: a state may have thousands.
-    def items(self) -> ItemsView[str, Any]:
-        """Return all entries."""
-        return self._unwrapped().items()
-
-    def values(self) -> ValuesView[Any]:
-        """Return all values."""
-        return self._unwrapped().values()
-
-    def _unwrapped(self) -> Mapping[str, Any]:
-        kinds = set(map(type, self._values.values()))
-        if not any(issubclass(kind, torch.optim.Optimizer) for kind in kinds):
-            return self._values
-        optimizer = torch.optim.Optimizer
-        return {
-            name: behind(value) if isinstance(value, optimizer) else value
-            for name, value in self._values.items()
-        }

@@ -9,7 +9,7 @@ import pytest
 from spotelastic.model.in_place import Enter, Standing
 from spotelastic.training.in_place.building import Builder
 from spotelastic.training.in_place.control import Control
-from spotelastic.training.in_place.groups import Groups, Options
+from spotelastic.training.in_place.groups import Groups
 from spotelastic.training.in_place.meeting import LoopParts, Meeting
 from spotelastic.training.in_place.memory import Memory
 from spotelastic.training.restore.loops import Loops
@@ -49,7 +49,7 @@ def met(folder: Path, rounds: int, lines: list[str], floor: int = -1) -> Meeting
     for _ in range(rounds + 1):
         memory.note()
     unused: Any = None
-    state, groups = State({}), Groups(Options("gloo"))
+    state, groups = State({}), Groups({"backend": "gloo"})
     loop = LoopParts(
         state=state,
         builder=Builder(None, state, groups),

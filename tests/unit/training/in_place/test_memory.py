@@ -6,10 +6,9 @@ import sys
 
 import pytest
 
-from spotelastic.training.in_place.memory import GIB, GrowthLimit, Memory, grown
+from spotelastic.training.in_place.memory import GIB, Memory, grown
 
 MIB = 1 << 20
-LIMIT = GrowthLimit()
 
 
 @pytest.mark.parametrize(
@@ -32,7 +31,7 @@ LIMIT = GrowthLimit()
     ],
 )
 def test_a_process_grows_if_it_does_so_round_after_round(sizes: list[int], rounds: int) -> None:
-    assert grown([size * MIB for size in sizes], LIMIT) == rounds
+    assert grown([size * MIB for size in sizes]) == rounds
 
 
 def test_what_grows_at_first_and_varies_later_does_not_grow_on() -> None:
@@ -40,7 +39,7 @@ def test_what_grows_at_first_and_varies_later_does_not_grow_on() -> None:
         drawn = random.Random(seed)
         begun = [2 * GIB - 600 * MIB // 2**turn for turn in range(40)]
         sizes = [size + drawn.randrange(50 * MIB) for size in begun]
-        assert not any(grown(sizes[:end], LIMIT) for end in range(len(sizes)))
+        assert not any(grown(sizes[:end]) for end in range(len(sizes)))
 
 
 def test_what_grows_is_told_with_its_sizes() -> None:

@@ -77,6 +77,7 @@ def test_a_file_that_ends_too_early_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_call_that_came_back_early_is_gone_on_with() -> None:
-    assert shm_copy.left_after([100, 4, 200, 6], 3) == [103, 1, 200, 6]
-    assert shm_copy.left_after([100, 4, 200, 6], 4) == [200, 6]
-    assert shm_copy.left_after([100, 4, 200, 6], 9) == [205, 1]
+    parts = [memoryview(b"abcd"), memoryview(b"efghij")]
+    assert shm_copy.left_after(parts, 3) == [b"d", b"efghij"]
+    assert shm_copy.left_after(parts, 4) == [b"efghij"]
+    assert shm_copy.left_after(parts, 9) == [b"j"]

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from spotelastic_checkpoints.errors import (
@@ -14,6 +14,7 @@ from spotelastic_checkpoints.errors import (
     StorageUnavailable,
 )
 from spotelastic_checkpoints.format import encoding
+from spotelastic_checkpoints.protocol.worker_client import WorkerClient
 from spotelastic_checkpoints.types import Commit, Item, Moved, Range, RestoreSet, Resume
 
 from spotelastic.errors import EnvironmentFailure, Unavailable
@@ -95,7 +96,8 @@ def resumed(
 ) -> int:
     state = {"step": 0}
     session = WorkerSession(ranks, "", "r1", source, False, lambda _: None)
-    restored = open_source(session, daemons, State(state), None, patience)
+    client = cast(WorkerClient, daemons)
+    restored = open_source(session, client, State(state), None, patience)
     assert restored is not None
     # A daemon that has taken over makes a file of the same name for another rank.
     (daemons.folder / "restore-1").unlink()

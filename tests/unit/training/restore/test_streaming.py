@@ -37,8 +37,7 @@ def test_tensors_that_cannot_be_read_into_are_filled_as_well(
     copies = [copy_of(0, plain, 0), copy_of(1, turned, size), copy_of(2, late, 2 * size)]
     # As where a tensor is on a GPU.
     monkeypatch.setattr(shm_copy, "can_fill", lambda tensor: tensor is plain)
-    whole = streaming.Window(copies, [(0, 3 * size)])
-    streaming.fill_window(str(tmp_path / "file"), whole, moved, window)
+    streaming.fill(str(tmp_path / "file"), copies, moved, window)
     assert torch.equal(plain, numbers[:ELEMENTS])
     assert torch.equal(turned, numbers[ELEMENTS : 2 * ELEMENTS].view(30, 20))
     assert torch.equal(late, numbers[2 * ELEMENTS :])

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Event, Thread, current_thread
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -18,6 +18,7 @@ from spotelastic.training.save.overlap import (
     SIZES,
     Copying,
     FromDevice,
+    InMemory,
     Overlap,
     WrittenTo,
     samples_of,
@@ -241,7 +242,7 @@ def test_what_a_broken_device_raises_is_told_and_ends_nothing() -> None:
         def match(self) -> bool:
             return True
 
-    copying = Copying([Broken()], (), pytest.fail)
+    copying = Copying([cast(InMemory, Broken())], (), pytest.fail)
     copying.settle()
     assert str(copying.error) == "CUDA error"
 

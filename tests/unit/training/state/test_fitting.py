@@ -24,7 +24,7 @@ def test_a_value_is_not_a_tensor() -> None:
 
 def test_numbers_and_wrappers_are_names_of_another_program() -> None:
     def found(*path: str | int) -> tuple[str | int, ...]:
-        return renamed(path, {"optimizer": ["b", "a.w"]}, {"model"})
+        return renamed(path, {"optimizer": ["b", "a.w"]}, {"model"}, ())
 
     assert found("optimizer", "state", "1", "exp_avg") == ("optimizer", "state", "a.w", "exp_avg")
     assert found("model", "module._orig_mod.a.w") == ("model", "a.w")

@@ -296,9 +296,11 @@ def test_observers_and_lazy_modules_take_the_shape_that_was_saved(tmp_path: Path
 
     model = make()
     model["lazy"](torch.rand(4, 5))
+    slot = OneSlot(tmp_path / "slot", {"model": model})
     model["scales"](torch.rand(3, 2))
     model["most"](torch.rand(4, 2))
-    OneSlot(tmp_path / "slot", {"model": model}).save(1)
+    slot.plan()
+    slot.save(1)
     again = make()
     load(tmp_path / "slot", 1, {"model": again})
     saved, found = model.state_dict(), again.state_dict()
