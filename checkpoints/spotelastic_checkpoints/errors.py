@@ -64,19 +64,6 @@ class ArenaFull(CheckpointsError):
 
 
 BY_NAME: dict[str, type[CheckpointsError]] = {
-    kind.__name__: kind
-    for kind in (
-        CheckpointsError,
-        DaemonUnavailable,
-        StorageUnavailable,
-        StorageRefused,
-        StorageOwned,
-        StorageMoved,
-        Fenced,
-        SupersededByNewerEpoch,
-        ProtocolRefused,
-        RestoreFailed,
-        ArenaFull,
-    )
+    name: kind for name, kind in list(globals().items()) if name[0].isupper()
 }
 """The errors by name. One crosses the daemon's socket as its name and message."""

@@ -26,7 +26,7 @@ _MOST_BITS = 2032
 _MADE_OF_OTHERS = "a tensor that is made of others"
 """Noted for a tensor that a class builds from others."""
 _NOT_IN_LEGACY = frozenset(
-    getattr(torch, name) for name in encoding.ITEM_SIZES if name not in encoding.TYPED
+    getattr(torch, name) for name, dtype in encoding.DTYPES.items() if not dtype.storage
 )
 """Dtypes that torch does not read in its legacy format."""
 
