@@ -6,9 +6,11 @@ subscribers with id 0. Messages between daemons of different nodes are in `peers
 
 from functools import reduce
 from operator import or_
+from typing import Any
 
 import msgspec
 
+from spotelastic_checkpoints.decoders import from_msgpack
 from spotelastic_checkpoints.protocol_version import ProtocolVersion
 from spotelastic_checkpoints.types import (
     Commit,
@@ -334,30 +336,26 @@ class Leave(Request, frozen=True, tag="leave"):
     """Whether it leaves without an exception."""
 
 
-_greeting = msgspec.msgpack.Decoder(tuple[int, Greeting])
-_any_request = msgspec.msgpack.Decoder(tuple[int, msgspec.Raw])
-_request: msgspec.msgpack.Decoder[tuple[int, Request]] = msgspec.msgpack.Decoder(
-    tuple[int, reduce(or_, Request.__subclasses__())]  # type: ignore[misc]
-)
-_event: msgspec.msgpack.Decoder[DaemonEvent] = msgspec.msgpack.Decoder(
-    reduce(or_, DaemonEvent.__subclasses__())
-)
+_REQUEST: Any = tuple[int, reduce(or_, Request.__subclasses__())]  # type: ignore[misc]
+_EVENT: Any = reduce(or_, DaemonEvent.__subclasses__())
 
 
 def decode_greeting(body: bytes) -> Greeting:
-    return _greeting.decode(body)[1]
+    return from_msgpack(body, tuple[int, Greeting])[1]
 
 
 def request_id(body: bytes) -> int:
     """Return the id of a request that need not be one of this version's."""
-    return _any_request.decode(body)[0]
+    return from_msgpack(body, tuple[int, msgspec.Raw])[0]
 
 
 def decode_request(body: bytes) -> tuple[int, Request]:
     """Decode a request and its id."""
-    return _request.decode(body)
+    request: tuple[int, Request] = from_msgpack(body, _REQUEST)
+    return request
 
 
 def decode_event(result: msgspec.Raw) -> DaemonEvent:
     """Decode a pushed event."""
-    return _event.decode(result)
+    event: DaemonEvent = from_msgpack(result, _EVENT)
+    return event
