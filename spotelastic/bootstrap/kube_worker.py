@@ -132,11 +132,7 @@ def _fetched(url: str) -> bytes:
 
     folder, _, name = url.rpartition("/")
     try:
-        storage = open_storage(folder)
-        try:
-            found = storage.get(name)
-        finally:
-            storage.close()
+        found = open_storage(folder).get(name)
     except CheckpointsError as error:
         raise EnvironmentFailure(f"cannot read the code at {url}: {error}") from error
     if found is None:

@@ -20,9 +20,9 @@ import os
 import struct
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import xxhash
@@ -104,12 +104,10 @@ class SlotHeader(msgspec.Struct, frozen=True):
     """Ranks of other nodes that hold the same as this node, but for what is per-rank."""
 
 
-@dataclass(frozen=True, slots=True)
-class SlotView:
+class SlotView(NamedTuple):
     """A slot at one moment. It has a header when it is sealed."""
 
     path: Path
-    state: SlotState
     header: SlotHeader | None
 
 
@@ -366,11 +364,9 @@ class Arena:
                 raise ArenaFull(f"{wanted}: {error.strerror}; {left}") from error
 
     def view(self, path: Path) -> SlotView:
-        """Return the slot's state at this moment."""
+        """Return what the slot holds at this moment."""
         slot = self._slot(path)
-        if slot is None:
-            return SlotView(path, SlotState.EMPTY, None)
-        return SlotView(path, slot.state, slot.header())
+        return SlotView(path, None if slot is None else slot.header())
 
     def slots_that_fit(self, size: int, most: int) -> int:
         """Return how many slots each rank can have while training keeps enough memory.

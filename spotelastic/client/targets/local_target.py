@@ -97,17 +97,16 @@ class LocalTarget(AccountClusters):
         return name
 
     def storage(self, url: str) -> Storage:
-        from spotelastic_checkpoints.storage.s3.access import S3Access
         from spotelastic_checkpoints.storage.s3.s3_storage import S3Storage
 
         given = cloud.environment(self._info)
-        config = {
-            "endpoint": self._info.endpoint,
-            "region": self.aws.region,
-            "access_key_id": given["AWS_ACCESS_KEY_ID"],
-            "secret_access_key": given["AWS_SECRET_ACCESS_KEY"],
+        options = {
+            "endpoint_url": self._info.endpoint,
+            "region_name": self.aws.region,
+            "key": given["AWS_ACCESS_KEY_ID"],
+            "secret": given["AWS_SECRET_ACCESS_KEY"],
         }
-        return S3Storage(url, access=S3Access(config))
+        return S3Storage(url, options=options)
 
     def account(self, what: str) -> "LocalTarget":
         return self
