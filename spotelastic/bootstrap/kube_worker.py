@@ -132,7 +132,11 @@ def _fetched(url: str) -> bytes:
 
     folder, _, name = url.rpartition("/")
     try:
-        found = open_storage(folder).get(name)
+        storage = open_storage(folder)
+        try:
+            found = storage.get(name)
+        finally:
+            storage.close()
     except CheckpointsError as error:
         raise EnvironmentFailure(f"cannot read the code at {url}: {error}") from error
     if found is None:

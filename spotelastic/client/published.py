@@ -1,7 +1,7 @@
 """Reads what a cluster publishes about itself: its status and its costs."""
 
 from collections.abc import Callable, Iterable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 
 from spotelastic_checkpoints.commit.commit_protocol import Commits
@@ -77,8 +77,8 @@ def is_gone(cluster: ShownCluster, status: Status) -> bool:
 
 def newest_commit(open_storage: Callable[[str], Storage], url: str) -> int:
     """Return the newest step that is committed in a storage; 0: none, or it does not answer."""
-    with suppress(SpotelasticError, CheckpointsError, OSError):
-        commit = Commits(open_storage(url), "").newest()
+    with suppress(SpotelasticError, CheckpointsError, OSError), closing(open_storage(url)) as its:
+        commit = Commits(its, "").newest()
         return 0 if commit is None else commit.step
     return 0
 

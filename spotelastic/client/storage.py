@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from spotelastic_checkpoints.errors import CheckpointsError, StorageUnavailable
@@ -37,8 +37,8 @@ def opened(
         with retried(lambda: open_storage(url), tell, patience) as there:
             yield there
         return
-    with explained():
-        yield open_storage(url)
+    with explained(), closing(open_storage(url)) as there:
+        yield there
 
 
 def use_local_cloud() -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -150,7 +151,8 @@ class ClusterReader:
         """Return the stored checkpoints; None if their storage does not answer."""
         with contextlib.suppress(SpotelasticError, CheckpointsError, OSError):
             url = self.cluster.record.spec.storage
-            return tuple(Catalog(self.cluster.target.storage(url)).entries())
+            with closing(self.cluster.target.storage(url)) as there:
+                return tuple(Catalog(there).entries())
         return None
 
 

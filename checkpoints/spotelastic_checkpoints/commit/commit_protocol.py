@@ -43,7 +43,8 @@ from spotelastic_checkpoints.errors import (
 from spotelastic_checkpoints.format import manifest, metadata
 from spotelastic_checkpoints.format.manifest import Manifest
 from spotelastic_checkpoints.storage.object_store import Storage, get_checked, unseen
-from spotelastic_checkpoints.storage.outage_retry import OutageRetry, retrying
+from spotelastic_checkpoints.storage.outage_retry import OutageRetry
+from spotelastic_checkpoints.storage.retrying import RetryingStorage
 from spotelastic_checkpoints.types import Commit, EpochClaim
 
 PROBE = "conditional-writes"
@@ -136,7 +137,7 @@ class Commits:
         What has come is kept: at 1 % of failures, reading all 512 manifests anew for each of them
         would hardly ever end.
         """
-        return Commits(retrying(self.storage, retry), self.owner, self._readers)
+        return Commits(RetryingStorage(self.storage, retry), self.owner, self._readers)
 
     # -- epochs -----------------------------------------------------------------------------------
 

@@ -103,7 +103,7 @@ async def _serve(options: argparse.Namespace) -> int:
     lock = _lock(options.arena)
     credentials = PeerCredentials(
         os.environ.get("SPOTELASTIC_TOKEN", ""),
-        PeerTls(*options.certificate, name=options.peer_name) if options.certificate else None,
+        PeerTls(*options.certificate, options.peer_name) if options.certificate else None,
     )
     service = Service(
         Arena(options.arena, options.workers),

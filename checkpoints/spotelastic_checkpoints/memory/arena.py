@@ -20,9 +20,9 @@ import os
 import struct
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 import xxhash
@@ -104,10 +104,12 @@ class SlotHeader(msgspec.Struct, frozen=True):
     """Ranks of other nodes that hold the same as this node, but for what is per-rank."""
 
 
-class SlotView(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class SlotView:
     """A slot at one moment. It has a header when it is sealed."""
 
     path: Path
+    state: SlotState
     header: SlotHeader | None
 
 
@@ -364,9 +366,11 @@ class Arena:
                 raise ArenaFull(f"{wanted}: {error.strerror}; {left}") from error
 
     def view(self, path: Path) -> SlotView:
-        """Return what the slot holds at this moment."""
+        """Return the slot's state at this moment."""
         slot = self._slot(path)
-        return SlotView(path, None if slot is None else slot.header())
+        if slot is None:
+            return SlotView(path, SlotState.EMPTY, None)
+        return SlotView(path, slot.state, slot.header())
 
     def slots_that_fit(self, size: int, most: int) -> int:
         """Return how many slots each rank can have while training keeps enough memory.

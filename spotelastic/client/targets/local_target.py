@@ -97,16 +97,17 @@ class LocalTarget(AccountClusters):
         return name
 
     def storage(self, url: str) -> Storage:
+        from spotelastic_checkpoints.storage.s3.access import S3Access
         from spotelastic_checkpoints.storage.s3.s3_storage import S3Storage
 
         given = cloud.environment(self._info)
-        options = {
-            "endpoint_url": self._info.endpoint,
-            "region_name": self.aws.region,
-            "key": given["AWS_ACCESS_KEY_ID"],
-            "secret": given["AWS_SECRET_ACCESS_KEY"],
+        config = {
+            "endpoint": self._info.endpoint,
+            "region": self.aws.region,
+            "access_key_id": given["AWS_ACCESS_KEY_ID"],
+            "secret_access_key": given["AWS_SECRET_ACCESS_KEY"],
         }
-        return S3Storage(url, options=options)
+        return S3Storage(url, access=S3Access(config))
 
     def account(self, what: str) -> "LocalTarget":
         return self

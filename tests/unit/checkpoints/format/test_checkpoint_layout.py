@@ -11,7 +11,7 @@ from spotelastic_checkpoints.errors import ArenaFull
 from spotelastic_checkpoints.format import layout
 from spotelastic_checkpoints.format.layout import Declaration, Declared
 from spotelastic_checkpoints.memory import slots
-from spotelastic_checkpoints.memory.arena import Arena, SlotHeader, SlotView
+from spotelastic_checkpoints.memory.arena import Arena, SlotHeader, SlotState, SlotView
 from spotelastic_checkpoints.memory.free_memory import FreeMemory
 from spotelastic_checkpoints.types import Branch, Commit, MemberRanks, RoundInfo
 
@@ -124,14 +124,14 @@ def header(incarnation: str, step: int, *, rank: int = 0, ranks: tuple[int, ...]
 ROUND = RoundInfo("now", 2, 1, 0, (MemberRanks(0, "n0", (0,)),), lineage=(Branch("before", 20),))
 
 
-def view(number: int, content: SlotHeader | None) -> SlotView:
-    return SlotView(Path(f"slot-{number}"), content)
+def view(number: int, content: SlotHeader | None, state: SlotState = SlotState.SEALED) -> SlotView:
+    return SlotView(Path(f"slot-{number}"), state, content)
 
 
 def test_what_is_torn_or_empty_is_overwritten_first() -> None:
     views = [
         view(0, header("now", 30)),
-        view(1, None),
+        view(1, None, SlotState.WRITING),
         view(2, header("now", 20)),
     ]
     assert slots.choose(views, ROUND, ()) == Path("slot-1")
