@@ -103,7 +103,7 @@ async def _serve(options: argparse.Namespace) -> int:
     lock = _lock(options.arena)
     credentials = PeerCredentials(
         os.environ.get("SPOTELASTIC_TOKEN", ""),
-        PeerTls(*options.certificate, options.peer_name) if options.certificate else None,
+        _tls(*options.certificate, name=options.peer_name) if options.certificate else None,
     )
     service = Service(
         Arena(options.arena, options.workers),
@@ -188,6 +188,10 @@ def _script_folder(options: argparse.Namespace) -> ScriptFolder | None:
     storage = folder_of(options.storage)
     ours = (*options.not_its, *(() if storage is None else (storage,)))
     return ScriptFolder(options.folder, tuple(options.output), ours, options.look)
+
+
+def _tls(cacert: Path, cert: Path, key: Path, *, name: str) -> PeerTls:
+    return PeerTls(cacert, cert, key, name)
 
 
 def _number(name: str, given: int | None, *, least: int, default: int) -> int:
