@@ -15,6 +15,8 @@
 A message says what happened, to what, and what to do next.
 """
 
+from collections.abc import Iterator
+
 
 class CheckpointsError(Exception):
     """Base of every error that the checkpoint service raises on purpose."""
@@ -63,20 +65,11 @@ class ArenaFull(CheckpointsError):
     """There is not enough shared memory for the slots."""
 
 
-BY_NAME: dict[str, type[CheckpointsError]] = {
-    kind.__name__: kind
-    for kind in (
-        CheckpointsError,
-        DaemonUnavailable,
-        StorageUnavailable,
-        StorageRefused,
-        StorageOwned,
-        StorageMoved,
-        Fenced,
-        SupersededByNewerEpoch,
-        ProtocolRefused,
-        RestoreFailed,
-        ArenaFull,
-    )
-}
+def _kinds(of: type[CheckpointsError]) -> Iterator[type[CheckpointsError]]:
+    yield of
+    for each in of.__subclasses__():
+        yield from _kinds(each)
+
+
+BY_NAME = {each.__name__: each for each in _kinds(CheckpointsError)}
 """The errors by name. One crosses the daemon's socket as its name and message."""

@@ -1,7 +1,6 @@
 """Frames messages on a socket: a little-endian uint32 length, then msgpack."""
 
 import struct
-from typing import TypeVar
 
 import msgspec
 
@@ -9,8 +8,6 @@ from spotelastic_checkpoints.decoders import from_msgpack
 
 FRAME = struct.Struct("<I")
 """The length before a message."""
-
-T = TypeVar("T")
 
 _encoder = msgspec.msgpack.Encoder()
 
@@ -24,8 +21,3 @@ def frame(*parts: object) -> bytes:
 def decode_reply(body: bytes) -> tuple[int, str, msgspec.Raw]:
     """Return a reply's id, its error ("Name: message", or empty), and its result, still encoded."""
     return from_msgpack(body, tuple[int, str, msgspec.Raw])
-
-
-def decode_result(result: msgspec.Raw, kind: type[T]) -> T:
-    """Decode the result of a reply."""
-    return from_msgpack(result, kind)

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import msgspec
@@ -50,19 +50,12 @@ class LogStyle:
         return {FORMAT: self.format, LEVEL: self.level}
 
 
-@dataclass(frozen=True, slots=True)
-class LogContext:
-    """What each record of this process carries."""
-
-    node: str = ""
-    round: int | None = None
-    """Number of the current round; None: none is known yet."""
-    cause: str = ""
-    """Why the current round was formed."""
-
-
 _style: LogStyle | None = None
-_context = LogContext()
+_UNKNOWN = {"node": "", "round": None, "cause": ""}
+_context: dict[str, object] = dict(_UNKNOWN)
+"""What each record of this process carries: its node, the number of its round, and why that was
+formed.
+"""
 
 
 def style() -> LogStyle:
@@ -72,15 +65,12 @@ def style() -> LogStyle:
 
 def node(name: str) -> None:
     """Set the node that records carry from now on."""
-    global _context
-    _context = replace(_context, node=name)
+    _context["node"] = name
 
 
 def entered(round_: int | None, cause: str = "") -> None:
     """Set the round that records carry from now on."""
-    global _context
-    if (_context.round, _context.cause) != (round_, cause):
-        _context = replace(_context, round=round_, cause=cause)
+    _context.update(round=round_, cause=cause)
 
 
 def start(prefix: str, chosen: LogStyle, write: Write | None = None) -> None:
@@ -102,8 +92,9 @@ def start(prefix: str, chosen: LogStyle, write: Write | None = None) -> None:
 
 def stop() -> None:
     """Undoes `start`."""
-    global _style, _context
-    _style, _context = None, LogContext()
+    global _style
+    _style = None
+    _context.update(_UNKNOWN)
     for package in PACKAGES:
         logger = logging.getLogger(package)
         for handler in [each for each in logger.handlers if isinstance(each, _Handler)]:
@@ -169,9 +160,7 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
-            "node": _context.node,
-            "round": _context.round,
-            "cause": _context.cause,
+            **_context,
         }
         if record.exc_info and not record.exc_text:
             record.exc_text = self.formatException(record.exc_info)

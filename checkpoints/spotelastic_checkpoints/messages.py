@@ -4,8 +4,13 @@ A client sends `(id, request)` and gets one `(id, error, result)`. The daemon pu
 subscribers with id 0. Messages between daemons of different nodes are in `peers/messages.py`.
 """
 
+from functools import reduce
+from operator import or_
+from typing import Any
+
 import msgspec
 
+from spotelastic_checkpoints.decoders import from_msgpack
 from spotelastic_checkpoints.protocol_version import ProtocolVersion
 from spotelastic_checkpoints.types import (
     Commit,
@@ -30,16 +35,24 @@ class Greeting(Value, frozen=True, tag="hello"):
     protocol: ProtocolVersion
 
 
+class Request(Value, frozen=True):
+    """What a client asks the daemon for; each kind of request is a subclass."""
+
+
+class DaemonEvent(Value, frozen=True):
+    """What the daemon tells its subscribers; each kind of event is a subclass."""
+
+
 # -- events ---------------------------------------------------------------------------------------
 
 
-class Attached(Value, frozen=True, tag="attached"):
+class Attached(DaemonEvent, frozen=True, tag="attached"):
     """A worker has opened its Checkpointer; its page is in use."""
 
     rank: int
 
 
-class Sealed(Value, frozen=True, tag="sealed"):
+class Sealed(DaemonEvent, frozen=True, tag="sealed"):
     """All workers of this node have sealed `step`."""
 
     step: int
@@ -49,13 +62,13 @@ class Sealed(Value, frozen=True, tag="sealed"):
     """Whether they have reached the target and wait there."""
 
 
-class Points(Value, frozen=True, tag="points"):
+class Points(DaemonEvent, frozen=True, tag="points"):
     """Steps that this node's first worker has finished since the last such event."""
 
     points: tuple[StepPoint, ...]
 
 
-class Committed(Value, frozen=True, tag="committed"):
+class Committed(DaemonEvent, frozen=True, tag="committed"):
     """A step was committed by this daemon."""
 
     epoch: int
@@ -64,7 +77,7 @@ class Committed(Value, frozen=True, tag="committed"):
     """When it was committed (epoch seconds)."""
 
 
-class WorkerLeft(Value, frozen=True, tag="left"):
+class WorkerLeft(DaemonEvent, frozen=True, tag="left"):
     """A worker has closed its Checkpointer."""
 
     rank: int
@@ -74,7 +87,7 @@ class WorkerLeft(Value, frozen=True, tag="left"):
     """Whether it left without an exception."""
 
 
-class SaveFailed(Value, frozen=True, tag="failed"):
+class SaveFailed(DaemonEvent, frozen=True, tag="failed"):
     """Saving, uploading or collecting has a problem; training goes on."""
 
     message: str
@@ -87,7 +100,7 @@ right.
 """
 
 
-class Rehearsed(Value, frozen=True, tag="rehearsed"):
+class Rehearsed(DaemonEvent, frozen=True, tag="rehearsed"):
     """Something was found of a step, as by making it again."""
 
     step: int
@@ -102,45 +115,32 @@ class Rehearsed(Value, frozen=True, tag="rehearsed"):
     """
 
 
-class FilesTold(Value, frozen=True, tag="files"):
+class FilesTold(DaemonEvent, frozen=True, tag="files"):
     """Something about the files of the script that people should know."""
 
     message: str
 
 
-class Superseded(Value, frozen=True, tag="superseded"):
+class Superseded(DaemonEvent, frozen=True, tag="superseded"):
     """A later claim of the same run has fenced this round's epoch, so nothing can be committed."""
 
     epoch: int
 
 
-class Closed(Value, frozen=True, tag="closed"):
+class Closed(DaemonEvent, frozen=True, tag="closed"):
     """The connection to the daemon was lost. The client makes this event; it is never sent."""
 
-
-DaemonEvent = (
-    Attached
-    | Sealed
-    | Points
-    | Committed
-    | WorkerLeft
-    | SaveFailed
-    | Rehearsed
-    | FilesTold
-    | Superseded
-    | Closed
-)
 
 # -- requests: from the agent ---------------------------------------------------------------------
 
 
-class Begin(Value, frozen=True, tag="begin"):
+class Begin(Request, frozen=True, tag="begin"):
     """A round starts on this node. Sent before its workers are started."""
 
     round: RoundInfo
 
 
-class ClaimEpoch(Value, frozen=True, tag="claim"):
+class ClaimEpoch(Request, frozen=True, tag="claim"):
     """Claim the next epoch of the storage; answered with an `EpochClaim`."""
 
     owner: str
@@ -157,13 +157,11 @@ class ClaimEpoch(Value, frozen=True, tag="claim"):
     """The id for experiment trackers that a storage gets which has none."""
 
 
-class GetStatus(Value, frozen=True, tag="status"):
+class GetStatus(Request, frozen=True, tag="status"):
     """Answered with a `DaemonStatus`."""
 
-    pass
 
-
-class SetTarget(Value, frozen=True, tag="target"):
+class SetTarget(Request, frozen=True, tag="target"):
     """Set the step at which all workers seal a save and wait; answered with their steps."""
 
     round: str
@@ -175,20 +173,18 @@ class SetTarget(Value, frozen=True, tag="target"):
     """Schedule of the round from now on, given while all of its workers wait at a target."""
 
 
-class End(Value, frozen=True, tag="end"):
+class End(Request, frozen=True, tag="end"):
     """The workers of the round are dead."""
 
-    pass
 
-
-class Flush(Value, frozen=True, tag="flush"):
+class Flush(Request, frozen=True, tag="flush"):
     """Wait until everything that is due is committed; answered with whether it is."""
 
     timeout: float
     """Seconds to wait at most."""
 
 
-class FlushFiles(Value, frozen=True, tag="flush-files"):
+class FlushFiles(Request, frozen=True, tag="flush-files"):
     """Keep what the script has written last; answered with whether that is done.
 
     Nobody writes any more.
@@ -198,22 +194,20 @@ class FlushFiles(Value, frozen=True, tag="flush-files"):
     """Seconds that it may take."""
 
 
-class SetDeadline(Value, frozen=True, tag="deadline"):
+class SetDeadline(Request, frozen=True, tag="deadline"):
     """Tells that this node will be gone at `deadline` (epoch seconds)."""
 
     deadline: float
 
 
-class Subscribe(Value, frozen=True, tag="subscribe"):
+class Subscribe(Request, frozen=True, tag="subscribe"):
     """Send events on this connection from now on."""
-
-    pass
 
 
 # -- requests: from workers -----------------------------------------------------------------------
 
 
-class Attach(Value, frozen=True, tag="attach"):
+class Attach(Request, frozen=True, tag="attach"):
     """A worker has started; answered with the path of its page."""
 
     round: str
@@ -221,20 +215,20 @@ class Attach(Value, frozen=True, tag="attach"):
     local_rank: int
 
 
-class PutBack(Value, frozen=True, tag="put-back"):
+class PutBack(Request, frozen=True, tag="put-back"):
     """Put back the files that the script has kept; answered when the script may start."""
 
     rank: int
     """Group rank of the node."""
 
 
-class OpenRestoreSet(Value, frozen=True, tag="open"):
+class OpenRestoreSet(Request, frozen=True, tag="open"):
     """Look what the source holds that `resume` names; answered with a `RestoreSet`."""
 
     resume: Resume
 
 
-class Fetch(Value, frozen=True, tag="fetch"):
+class Fetch(Request, frozen=True, tag="fetch"):
     """Fetch ranges of the restore set's file; answered with `Fetched` once they are verified.
 
     What several workers need is fetched once.
@@ -260,7 +254,7 @@ class Fetched(Value, frozen=True):
     """
 
 
-class FindCommit(Value, frozen=True, tag="find"):
+class FindCommit(Request, frozen=True, tag="find"):
     """Answered with the newest commit, or None."""
 
     step: int | None = None
@@ -269,25 +263,25 @@ class FindCommit(Value, frozen=True, tag="find"):
     """Only a commit older than this one counts."""
 
 
-class Restored(Value, frozen=True, tag="restored"):
+class Restored(Request, frozen=True, tag="restored"):
     """Tells that this worker has read the restore set with this id."""
 
     id: int
 
 
-class Prepare(Value, frozen=True, tag="prepare"):
+class Prepare(Request, frozen=True, tag="prepare"):
     """The layout is known: slots take `nbytes`. Refused when there is not enough memory."""
 
     nbytes: int
 
 
-class AwaitSlots(Value, frozen=True, tag="slots"):
+class AwaitSlots(Request, frozen=True, tag="slots"):
     """Answered with the paths of the local rank's slots, once all of them are in memory."""
 
     local_rank: int
 
 
-class Reserve(Value, frozen=True, tag="reserve"):
+class Reserve(Request, frozen=True, tag="reserve"):
     """Ask for a slot for the next save; answered with a `SlotGrant` once one is free."""
 
     urgent: bool = False
@@ -296,7 +290,7 @@ class Reserve(Value, frozen=True, tag="reserve"):
     """
 
 
-class Sealing(Value, frozen=True, tag="sealing"):
+class Sealing(Request, frozen=True, tag="sealing"):
     """The slot at `path` has been sealed at `step`."""
 
     step: int
@@ -307,23 +301,23 @@ class Sealing(Value, frozen=True, tag="sealing"):
     """Whether the save is to be uploaded."""
 
 
-class Urge(Value, frozen=True, tag="urge"):
+class Urge(Request, frozen=True, tag="urge"):
     """Upload the newest save that is due, even where uploads are too slow for every one."""
 
 
-class Await(Value, frozen=True, tag="await"):
+class Await(Request, frozen=True, tag="await"):
     """Answered with the target, once it is another than `target`."""
 
     target: int
 
 
-class Complain(Value, frozen=True, tag="complain"):
+class Complain(Request, frozen=True, tag="complain"):
     """Report a problem of this worker's saves to people."""
 
     message: str
 
 
-class Rehearse(Value, frozen=True, tag="rehearse"):
+class Rehearse(Request, frozen=True, tag="rehearse"):
     """Report what was found of a step, or what was trained."""
 
     step: int
@@ -334,7 +328,7 @@ class Rehearse(Value, frozen=True, tag="rehearse"):
     """As in `Rehearsed`."""
 
 
-class Leave(Value, frozen=True, tag="leave"):
+class Leave(Request, frozen=True, tag="leave"):
     """The worker closes its Checkpointer, having finished `step`."""
 
     step: int
@@ -342,54 +336,26 @@ class Leave(Value, frozen=True, tag="leave"):
     """Whether it leaves without an exception."""
 
 
-Request = (
-    Begin
-    | ClaimEpoch
-    | GetStatus
-    | SetTarget
-    | End
-    | Flush
-    | FlushFiles
-    | SetDeadline
-    | Subscribe
-    | Attach
-    | PutBack
-    | OpenRestoreSet
-    | Fetch
-    | FindCommit
-    | Restored
-    | Prepare
-    | AwaitSlots
-    | Reserve
-    | Sealing
-    | Await
-    | Urge
-    | Complain
-    | Rehearse
-    | Leave
-)
-
-_greeting = msgspec.msgpack.Decoder(tuple[int, Greeting])
-_any_request = msgspec.msgpack.Decoder(tuple[int, msgspec.Raw])
-_request = msgspec.msgpack.Decoder(tuple[int, Request])
-_event = msgspec.msgpack.Decoder(DaemonEvent)
+_REQUEST: Any = tuple[int, reduce(or_, Request.__subclasses__())]  # type: ignore[misc]
+_EVENT: Any = reduce(or_, DaemonEvent.__subclasses__())
 
 
 def decode_greeting(body: bytes) -> Greeting:
-    return _greeting.decode(body)[1]
+    return from_msgpack(body, tuple[int, Greeting])[1]
 
 
 def request_id(body: bytes) -> int:
     """Return the id of a request that need not be one of this version's."""
-    return _any_request.decode(body)[0]
+    return from_msgpack(body, tuple[int, msgspec.Raw])[0]
 
 
 def decode_request(body: bytes) -> tuple[int, Request]:
     """Decode a request and its id."""
-    return _request.decode(body)
+    request: tuple[int, Request] = from_msgpack(body, _REQUEST)
+    return request
 
 
 def decode_event(result: msgspec.Raw) -> DaemonEvent:
     """Decode a pushed event."""
-    event: DaemonEvent = _event.decode(result)
+    event: DaemonEvent = from_msgpack(result, _EVENT)
     return event

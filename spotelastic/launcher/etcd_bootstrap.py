@@ -346,21 +346,16 @@ def _addresses(asked: RendezvousConfig) -> dict[str, str]:
     if asked.await_names:
         mine = [each for each in asked.endpoints if is_named_here(_host(each))]
         return dict.fromkeys(mine, asked.near or own_address())
-    return _resolve_all(asked)
+    found = {each: _resolve(asked.where, _host(each)) for each in asked.endpoints}
+    return {  # of several, one of this machine is preferred
+        each: next((one for one in several if is_free(one, 0)), several[0])
+        for each, several in found.items()
+    }
 
 
 def is_named_here(host: str) -> bool:
     """Return whether the host is this machine by its name, with a domain or without one."""
     return host.partition(".")[0] == socket.gethostname().partition(".")[0]
-
-
-def _resolve_all(asked: RendezvousConfig) -> dict[str, str]:
-    """Return the IP address of each endpoint; of several, one of this machine is preferred."""
-    found = {each: _resolve(asked.where, _host(each)) for each in asked.endpoints}
-    return {
-        each: next((one for one in several if is_free(one, 0)), several[0])
-        for each, several in found.items()
-    }
 
 
 def _resolve(where: str, host: str) -> list[str]:

@@ -120,7 +120,7 @@ def meeting(options: argparse.Namespace, smallest: int, largest: int) -> Rendezv
         tls=tls,
         plain=plain,
         daemon_tls=daemon_tls,
-        peer_port=_peer_port(conf),
+        peer_port=_port_in(conf, "peer_port"),
         near=options.local_addr,
         await_names=_is_true(conf.get("await_names", "")),
         run=options.rdzv_id,
@@ -157,10 +157,6 @@ def _checked(asked: RendezvousConfig) -> RendezvousConfig:
     if asked.tls is not None and None in (asked.tls.cacert, asked.tls.cert, asked.tls.key):
         raise UsageError(f"--rdzv-conf {asked.tls}: members run here need cacert, cert and key")
     return asked
-
-
-def _peer_port(conf: dict[str, str]) -> int:
-    return _port_in(conf, "peer_port")
 
 
 def _port_in(conf: dict[str, str], key: str) -> int:

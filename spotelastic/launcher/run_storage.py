@@ -58,7 +58,6 @@ class Others(Protocol):
 
     def live(self) -> bool | None:
         """Whether one of them is alive; None if etcd does not answer."""
-        ...
 
 
 @dataclass(slots=True)

@@ -75,7 +75,6 @@ def test_code_in_the_storage_is_no_checkpoint(folder: Path, bucket: str) -> None
     digest = hashlib.sha256(made.archive).hexdigest()
     assert storage.keys() == [f"code/{digest}.tar.gz"]
     assert Commits(storage, "gpt").newest() is None
-    storage.close()
 
 
 def test_a_large_folder_needs_an_object_store(folder: Path) -> None:

@@ -273,11 +273,8 @@ class Catalog:
         return note is None or checksummed_json.is_readable(note.data)
 
     def _verified(self, found: StepFolder) -> datetime | None:
-        return (
-            verification.since(self.storage, found.commit)
-            if verification.NAME in found.names
-            else None
-        )
+        is_noted = verification.NAME in found.names
+        return verification.since(self.storage, found.commit) if is_noted else None
 
 
 def assemble(

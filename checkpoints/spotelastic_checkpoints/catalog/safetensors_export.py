@@ -18,24 +18,6 @@ from spotelastic_checkpoints.errors import CheckpointsError
 from spotelastic_checkpoints.format import encoding
 from spotelastic_checkpoints.memory.reserve import reserve
 
-DTYPES = {
-    "float64": "F64",
-    "float32": "F32",
-    "float16": "F16",
-    "bfloat16": "BF16",
-    "int64": "I64",
-    "int32": "I32",
-    "int16": "I16",
-    "int8": "I8",
-    "uint8": "U8",
-    "bool": "BOOL",
-    "uint16": "U16",
-    "uint32": "U32",
-    "uint64": "U64",
-    "float8_e4m3fn": "F8_E4M3",
-    "float8_e5m2": "F8_E5M2",
-}
-"""Safetensors' names of torch's dtypes."""
 INDEX = "model.safetensors.index.json"
 _NAMED = re.compile(r"model(-\d{5,}-of-\d{5,})?\.safetensors|" + re.escape(INDEX))
 """Matches every file name that an export can create, the index included."""
@@ -125,12 +107,13 @@ def _header(file: File) -> bytes:
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     for name, start in _starts(file).items():
         tensor = file.tensors[name]
-        if tensor.dtype not in DTYPES:
+        dtype = encoding.DTYPES.get(tensor.dtype)
+        if dtype is None or not dtype.safetensors:
             raise CheckpointsError(
                 f"{tensor.name} has dtype {tensor.dtype}, which safetensors does not support"
             )
         header[name] = {
-            "dtype": DTYPES[tensor.dtype],
+            "dtype": dtype.safetensors,
             "shape": tensor.shape,
             "data_offsets": [start, start + tensor.nbytes],
         }

@@ -20,8 +20,8 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -82,9 +82,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--owner", required=True, help="the run that LATEST belongs to")
     parser.add_argument("--node", required=True)
     parser.add_argument("--listen", default="127.0.0.1:0", help="host:port for other daemons")
-    parser.add_argument("--cacert", type=Path, help="authority of daemons' certificates, for TLS")
-    parser.add_argument("--cert", type=Path, help="this node's certificate, for TLS")
-    parser.add_argument("--key", type=Path)
+    parser.add_argument(
+        "--certificate", type=Path, action="append", help="for TLS: authority, certificate, key"
+    )
     parser.add_argument("--peer-name", default="", help="common name of daemons (default: any)")
     parser.add_argument("--workers", type=int, default=1, help="workers on this node")
     parser.add_argument("--keep-last", type=int, help="newest checkpoints to keep")
@@ -101,7 +101,10 @@ def _options() -> argparse.Namespace:
 async def _serve(options: argparse.Namespace) -> int:
     options.arena.mkdir(PRIVATE, parents=True, exist_ok=True)
     lock = _lock(options.arena)
-    credentials = PeerCredentials(os.environ.get("SPOTELASTIC_TOKEN", ""), _tls(options))
+    credentials = PeerCredentials(
+        os.environ.get("SPOTELASTIC_TOKEN", ""),
+        _tls(*options.certificate, name=options.peer_name) if options.certificate else None,
+    )
     service = Service(
         Arena(options.arena, options.workers),
         storage=options.storage,
@@ -130,9 +133,6 @@ async def _serve(options: argparse.Namespace) -> int:
     running = loop.create_task(service.run())
     running.add_done_callback(lambda _: over.set())
 
-    def warn(message: str) -> None:
-        loop.call_soon_threadsafe(service.tell_problem, message)
-
     failed: list[str] = []
 
     def fail(thread: str, error: str) -> None:
@@ -141,7 +141,7 @@ async def _serve(options: argparse.Namespace) -> int:
         loop.call_soon_threadsafe(over.set)
 
     with minded(("peers",), fail):
-        peers = _peer_server(options, service, credentials, warn)
+        peers = _peer_server(options, service, credentials)
         service.listen = peers.address
         unix = await _listen(options.socket, service)
         lifeline = loop.create_task(_watch(options, service, deserted, over))
@@ -166,20 +166,18 @@ async def _serve(options: argparse.Namespace) -> int:
 
 
 def _peer_server(
-    options: argparse.Namespace,
-    service: Service,
-    credentials: PeerCredentials,
-    warn: Callable[[str], None],
+    options: argparse.Namespace, service: Service, credentials: PeerCredentials
 ) -> PeerServer:
     """Listen for other daemons, where the daemon before did unless a port is given."""
     host, port = addresses.split(options.listen)
     before = 0 if port else recall_port(options.arena)
+    listen = partial(PeerServer, service.arena, credentials, host, offers=service.offers)
     try:
-        peers = PeerServer(service.arena, credentials, host, before or port, warn, service.offers)
+        peers = listen(before or port, service.warn)
     except OSError:
         if not before:
             raise
-        peers = PeerServer(service.arena, credentials, host, port, warn, service.offers)
+        peers = listen(port, service.warn)
     remember_port(options.arena, peers.address)
     return peers
 
@@ -192,13 +190,8 @@ def _script_folder(options: argparse.Namespace) -> ScriptFolder | None:
     return ScriptFolder(options.folder, tuple(options.output), ours, options.look)
 
 
-def _tls(options: argparse.Namespace) -> PeerTls | None:
-    files = options.cacert, options.cert, options.key
-    if files == (None, None, None):
-        return None
-    if None in files:
-        raise CheckpointsError("--cacert, --cert and --key belong together")
-    return PeerTls(*files, options.peer_name)
+def _tls(cacert: Path, cert: Path, key: Path, *, name: str) -> PeerTls:
+    return PeerTls(cacert, cert, key, name)
 
 
 def _number(name: str, given: int | None, *, least: int, default: int) -> int:

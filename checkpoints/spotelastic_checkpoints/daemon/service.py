@@ -92,7 +92,7 @@ class Service:
         self.offers = Offers(arena)
         """What the node that keeps this one's replica is offered."""
         self._replicas = ReplicaKeeper(
-            arena, credentials, self._may_pull, lambda: self._furnishing.settled, self._warn
+            arena, credentials, self._may_pull, lambda: self._furnishing.settled, self.warn
         )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._executor = _stepping_back(8, "store")
@@ -106,7 +106,7 @@ class Service:
             self._executor,
             _stepping_back(min(UPLOADS * arena.workers, MOST_UPLOADS), "upload"),
             self._committed,
-            self._take_newest,
+            lambda: self.saves.take_newest(),  # noqa: PLW0108
         )
         self.saves = DueSaves(arena, self.pipeline, lambda: self._remembered)
         self._grants = SlotAllocator(
@@ -124,16 +124,12 @@ class Service:
             logger.warning(message)
             self.clients.emit(messages.FilesTold(message))
 
-        def tell_from_thread(message: str) -> None:
-            if self._loop is not None:
-                self._loop.call_soon_threadsafe(tell, message)
-
         kept = KeptFolders(
             folder.path,
             folder.kept,
             self._node,
             lambda: FileStore(self._storage.commits().storage),
-            tell_from_thread,
+            lambda message: self._from_thread(tell, message),
             ours=folder.ours,
         )
         thread = _stepping_back(1, "files")
@@ -189,10 +185,13 @@ class Service:
         logger.warning(message)
         self.clients.emit(messages.SaveFailed(message))
 
-    def _warn(self, message: str) -> None:
+    def warn(self, message: str) -> None:
         """Tell a problem from another thread."""
+        self._from_thread(self.tell_problem, message)
+
+    def _from_thread(self, tell: Callable[[str], None], message: str) -> None:
         if self._loop is not None:
-            self._loop.call_soon_threadsafe(self.tell_problem, message)
+            self._loop.call_soon_threadsafe(tell, message)
 
     def _may_pull(self) -> bool:
         """Whether replicas are in nobody's way: nothing is restored, and the node stays."""
@@ -204,9 +203,6 @@ class Service:
         self._emit_points(all_written=False)
         if not self._first.is_read:  # otherwise what is being read might be collected
             self._collector.committed(commit, self.pipeline.epoch)
-
-    def _take_newest(self) -> None:
-        self.saves.take_newest()
 
     def _uploads_changed(self) -> None:
         """Use the slots again of a save that was committed or given up."""
@@ -233,7 +229,7 @@ class Service:
             client.send(framing.frame(ident, f"{type(error).__name__}: {error!r}", None))
             raise
         else:
-            if result is not _LATER:
+            if result is not _LATER and not isinstance(request, _UNANSWERED):
                 client.send(framing.frame(ident, "", result))
 
     def _table(self) -> dict[type, Callable[[Client, int, Any], Any]]:
@@ -261,9 +257,9 @@ class Service:
             messages.Reserve: lambda client, ident, r: self._reserve(client, ident, r.urgent),
             messages.Sealing: lambda client, ident, r: self._sealing(client, r),
             messages.Await: lambda client, ident, r: self._await(client, ident, r.target),
-            messages.Complain: lambda client, ident, r: self._complain(r.message),
+            messages.Complain: lambda client, ident, r: self.tell_problem(r.message),
             messages.Rehearse: lambda client, ident, r: self._rehearsed(r),
-            messages.Urge: lambda client, ident, r: self._urge(),
+            messages.Urge: lambda client, ident, r: self.saves.want(),
             messages.Leave: lambda client, ident, r: self._leave(client, r),
         }
 
@@ -420,8 +416,8 @@ class Service:
             self._storage.commits,
             self._node,
             self._credentials,
-            self._warn,
-            OutageRetry(self._warn),
+            self.warn,
+            OutageRetry(self.warn),
         )
 
     def _prepare(self, client: Client, nbytes: int) -> None:
@@ -441,7 +437,7 @@ class Service:
             if client.reserving:
                 self.handle(client, client.reserving, messages.Reserve())
 
-    def _sealing(self, client: Client, request: messages.Sealing) -> object:
+    def _sealing(self, client: Client, request: messages.Sealing) -> None:
         client.sealed, client.waiting = request.step, request.waiting
         self._restores.forget()
         workers = [c for c in self.clients.workers if c.round == client.round]
@@ -454,7 +450,6 @@ class Service:
             self.files.saved()
             if self.saves.passes(request, round_, in_haste=self._hurried > 0):
                 self.saves.want()
-        return _LATER
 
     def _await(self, client: Client, ident: int, target: int) -> object:
         now = self.arena.pages[client.local_rank].target
@@ -464,21 +459,12 @@ class Service:
         client.awaiting = (ident, target)
         return _LATER
 
-    def _urge(self) -> object:
-        self.saves.want()
-        return _LATER
-
-    def _complain(self, message: str) -> object:
-        self.tell_problem(message)
-        return _LATER
-
-    def _rehearsed(self, told: messages.Rehearse) -> object:
+    def _rehearsed(self, told: messages.Rehearse) -> None:
         if told.kind == messages.HELD:
             self._collector.found_good(told.step)
-            return _LATER
-        found = told.step, told.world_size, told.outcome, told.message, told.kind
-        self._found(messages.Rehearsed(*found))
-        return _LATER
+        else:
+            found = told.step, told.world_size, told.outcome, told.message, told.kind
+            self._found(messages.Rehearsed(*found))
 
     def _found(self, report: messages.Rehearsed) -> None:
         logger.info(report.message)
@@ -513,7 +499,9 @@ def _stepping_back(threads: int, name: str) -> ThreadPoolExecutor:
 
 
 _LATER = object()
-"""Returned by a handler whose request is answered later, or not at all."""
+"""Returned by a handler whose request is answered later."""
+_UNANSWERED = (messages.Sealing, messages.Urge, messages.Complain, messages.Rehearse)
+"""Requests that nobody waits for the end of."""
 
 
 SLACK = 1 << 20

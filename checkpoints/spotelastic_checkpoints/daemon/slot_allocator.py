@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Set
 from pathlib import Path
-from typing import Protocol
 
+from spotelastic_checkpoints.commit.upload_pipeline import Pipeline
 from spotelastic_checkpoints.daemon.connections import Client
 from spotelastic_checkpoints.daemon.slot_prefault import SlotPrefaulter
 from spotelastic_checkpoints.errors import ArenaFull
@@ -13,21 +13,6 @@ from spotelastic_checkpoints.peers.offers import Offers
 from spotelastic_checkpoints.types import Resume, RoundInfo
 
 
-class SlotReader(Protocol):
-    """Reads slots to upload them; `Pipeline` does."""
-
-    @property
-    def pinned(self) -> Set[Path]:
-        """Slots that are overwritten only if no other is free."""
-
-    @property
-    def in_use(self) -> Set[Path]:
-        """Those of the pinned slots that may not be overwritten at all."""
-
-    def give_way(self) -> bool:
-        """Give up one slot. Returns False where there is none to give up."""
-
-
 class SlotAllocator:
     """Hands out the slots of a node to its workers' saves."""
 
@@ -35,7 +20,7 @@ class SlotAllocator:
         self,
         arena: Arena,
         furnishing: SlotPrefaulter,
-        uploads: SlotReader,
+        uploads: Pipeline,
         offers: Offers | None = None,
         give_up_replicas: Callable[[], bool] = lambda: False,
     ) -> None:

@@ -8,6 +8,7 @@ torch/serialization.py of torch 2.13.
 import math
 import pickle
 from functools import lru_cache
+from typing import NamedTuple
 
 from spotelastic_checkpoints.format.opcodes import Emitter
 
@@ -19,49 +20,46 @@ _SYSTEM = {
     "type_sizes": {"short": 2, "int": 4, "long": 4},
 }
 
-ITEM_SIZES = {
-    "float64": 8,
-    "float32": 4,
-    "float16": 2,
-    "bfloat16": 2,
-    "int64": 8,
-    "int32": 4,
-    "int16": 2,
-    "int8": 1,
-    "uint8": 1,
-    "bool": 1,
-    "complex64": 8,
-    "complex128": 16,
-    "uint16": 2,
-    "uint32": 4,
-    "uint64": 8,
-    "float8_e4m3fn": 1,
-    "float8_e4m3fnuz": 1,
-    "float8_e5m2": 1,
-    "float8_e5m2fnuz": 1,
-    "float8_e8m0fnu": 1,
-}
-"""Bytes per element of every dtype that can be written."""
 
-TYPED = {
-    "float64": "DoubleStorage",
-    "float32": "FloatStorage",
-    "float16": "HalfStorage",
-    "bfloat16": "BFloat16Storage",
-    "int64": "LongStorage",
-    "int32": "IntStorage",
-    "int16": "ShortStorage",
-    "int8": "CharStorage",
-    "uint8": "ByteStorage",
-    "bool": "BoolStorage",
-    "complex64": "ComplexFloatStorage",
-    "complex128": "ComplexDoubleStorage",
-}
-"""Storage classes of dtypes that are older than untyped storages.
+class Dtype(NamedTuple):
+    """How a dtype of torch is written."""
 
-Elements of other dtypes are written as bytes. Torch writes an untyped storage in this format, but
-does not read it.
-"""
+    size: int
+    """Bytes per element."""
+    storage: str = ""
+    """The class of its storage, if it is older than untyped storages.
+
+    Elements of other dtypes are written as bytes. Torch writes an untyped storage in this format,
+    but does not read it.
+    """
+    safetensors: str = ""
+    """Its name in safetensors, which do not have all."""
+
+
+DTYPES = {
+    "float64": Dtype(8, "DoubleStorage", "F64"),
+    "float32": Dtype(4, "FloatStorage", "F32"),
+    "float16": Dtype(2, "HalfStorage", "F16"),
+    "bfloat16": Dtype(2, "BFloat16Storage", "BF16"),
+    "int64": Dtype(8, "LongStorage", "I64"),
+    "int32": Dtype(4, "IntStorage", "I32"),
+    "int16": Dtype(2, "ShortStorage", "I16"),
+    "int8": Dtype(1, "CharStorage", "I8"),
+    "uint8": Dtype(1, "ByteStorage", "U8"),
+    "bool": Dtype(1, "BoolStorage", "BOOL"),
+    "complex64": Dtype(8, "ComplexFloatStorage"),
+    "complex128": Dtype(16, "ComplexDoubleStorage"),
+    "uint16": Dtype(2, safetensors="U16"),
+    "uint32": Dtype(4, safetensors="U32"),
+    "uint64": Dtype(8, safetensors="U64"),
+    "float8_e4m3fn": Dtype(1, safetensors="F8_E4M3"),
+    "float8_e4m3fnuz": Dtype(1),
+    "float8_e5m2": Dtype(1, safetensors="F8_E5M2"),
+    "float8_e5m2fnuz": Dtype(1),
+    "float8_e8m0fnu": Dtype(1),
+}
+"""Every dtype that can be written."""
+ITEM_SIZES = {name: dtype.size for name, dtype in DTYPES.items()}
 
 
 def nbytes(dtype: str, sizes: tuple[int, ...]) -> int:
@@ -72,7 +70,7 @@ def nbytes(dtype: str, sizes: tuple[int, ...]) -> int:
 @lru_cache(maxsize=4096)
 def tensor_prefix(dtype: str, sizes: tuple[int, ...]) -> bytes:
     """Return what stands before the raw bytes of a contiguous tensor."""
-    count = math.prod(sizes) if dtype in TYPED else nbytes(dtype, sizes)
+    count = math.prod(sizes) if DTYPES[dtype].storage else nbytes(dtype, sizes)
     return (
         _preamble()
         + _tensor(dtype, sizes, count)
@@ -98,13 +96,13 @@ def _pickle(value: object) -> bytes:
 
 
 def _tensor(dtype: str, sizes: tuple[int, ...], count: int) -> bytes:
-    typed = dtype in TYPED
+    typed = DTYPES[dtype].storage
     strides = tuple(math.prod(sizes[axis + 1 :]) for axis in range(len(sizes)))
     emitter = Emitter()
     emitter.global_("torch._utils", "_rebuild_tensor_v2" if typed else "_rebuild_tensor_v3")
     emitter.raw(b"((")
     emitter.value("storage")
-    emitter.global_("torch", TYPED.get(dtype, "ByteStorage"))
+    emitter.global_("torch", typed or "ByteStorage")
     emitter.value("0")
     emitter.value("cpu")
     emitter.value(count)

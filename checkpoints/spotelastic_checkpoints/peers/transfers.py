@@ -16,6 +16,7 @@ import msgspec
 import xxhash
 
 from spotelastic_checkpoints import addresses, crash_points, framing
+from spotelastic_checkpoints.decoders import from_msgpack
 from spotelastic_checkpoints.errors import CheckpointsError, RestoreFailed
 from spotelastic_checkpoints.memory import slots
 from spotelastic_checkpoints.memory.arena import HEADER, Arena, Slot
@@ -291,13 +292,13 @@ class Peer:
             raise RestoreFailed(f"{self.address}: the daemon sent a wrong number of checksums")
         return found
 
-    def read(self, request: Read, target: memoryview) -> None:
-        """Fill `target` with the requested bytes, and verify them.
+    def read(self, file: tuple[int, int], offset: int, target: memoryview) -> None:
+        """Fill `target` with bytes of a slot, and verify them. Raises `RestoreFailed`.
 
-        `target` is as long as the request says. Raises `RestoreFailed`.
+        `file` is the slot's rank and generation.
         """
         deadline = time.monotonic() + self._within
-        if self._call(request, int) != len(target):
+        if self._call(Read(*file, offset, len(target)), int) != len(target):
             raise RestoreFailed(f"{self.address}: the daemon sent a wrong number of bytes")
         try:
             fill(self._socket, target, deadline)
@@ -329,7 +330,7 @@ class Peer:
             _, error, result = framing.decode_reply(body)
             if error:
                 raise RestoreFailed(f"{self.address}: {error}")
-            return framing.decode_result(result, kind)
+            return from_msgpack(result, kind)
         except OSError as broken:
             raise self._lost(broken) from None
         except msgspec.MsgspecError as odd:

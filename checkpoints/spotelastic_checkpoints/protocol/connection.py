@@ -9,6 +9,7 @@ from typing import TypeVar
 import msgspec
 
 from spotelastic_checkpoints import framing, messages
+from spotelastic_checkpoints.decoders import from_msgpack
 from spotelastic_checkpoints.errors import BY_NAME, CheckpointsError, DaemonUnavailable
 from spotelastic_checkpoints.protocol_version import PROTOCOL, ProtocolVersion
 
@@ -68,7 +69,7 @@ class Connection:
         if error:
             name, _, message = error.partition(": ")
             raise BY_NAME.get(name, CheckpointsError)(message)
-        return framing.decode_result(result, kind)
+        return from_msgpack(result, kind)
 
     def call(self, request: object, kind: type[T], timeout: float) -> T:
         """Send a request and return the answer.

@@ -4,6 +4,7 @@ import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Required, TypedDict, Unpack
 
 from spotelastic_checkpoints import isolated, log_records
 from spotelastic_checkpoints.errors import DaemonUnavailable
@@ -13,27 +14,30 @@ START_WITHIN = 60.0
 """Seconds within which a new daemon answers."""
 
 
+class DaemonOptions(TypedDict, total=False):
+    """The options of the daemon's process; its `--help` says what each means."""
+
+    socket: Required[Path]
+    arena: Required[Path]
+    storage: Required[str]
+    owner: Required[str]
+    node: Required[str]
+    listen: str
+    workers: int
+    certificate: tuple[Path, Path, Path] | None
+    peer_name: str
+    keep_last: int
+    keep_every: int
+    folder: Path
+    output: Sequence[str]
+    not_its: Sequence[Path]
+    look: bool
+    lifeline: int | None
+    outlasts: bool
+
+
 def start_daemon(
-    *,
-    socket: Path,
-    arena: Path,
-    storage: str,
-    owner: str,
-    node: str,
-    listen: str = "127.0.0.1:0",
-    workers: int = 1,
-    token: str = "",
-    certificates: tuple[Path, Path, Path] | None = None,
-    peer_name: str = "",
-    keep_last: int | None = None,
-    keep_every: int | None = None,
-    folder: Path | None = None,
-    outputs: Sequence[str] = (),
-    not_its: Sequence[Path] = (),
-    looks: bool = False,
-    lifeline: int | None = None,
-    outlasts: bool = False,
-    log: Path | None = None,
+    *, token: str = "", log: Path | None = None, **options: Unpack[DaemonOptions]
 ) -> subprocess.Popen[bytes]:
     """Start the daemon and return its process once its socket answers.
 
@@ -42,30 +46,26 @@ def start_daemon(
     because a scheduler that ends a job sends it to all processes, and a last upload may be under
     way.
 
-    With `certificates` (PEM files: authority, certificate, key) it speaks TLS with other daemons,
-    if their certificates have the common name `peer_name`. Checkpoints that `keep_last` and
-    `keep_every` do not keep are collected; they default to SPOTELASTIC_KEEP_LAST and
+    With three files as `certificate` (PEM: authority, certificate, key) it speaks TLS with other
+    daemons, if their certificates have the common name `peer_name`. Checkpoints that `keep_last`
+    and `keep_every` do not keep are collected; they default to SPOTELASTIC_KEEP_LAST and
     SPOTELASTIC_KEEP_EVERY.
 
-    Files in the `outputs` of the script's `folder` are kept. With `looks`, it tells of others that
+    Files in each `output` of the script's `folder` are kept. With `look`, it tells of others that
     the script writes, but for those in `not_its`.
 
     Raises `DaemonUnavailable` with what the daemon printed last.
     """
     command = isolated.command("spotelastic_checkpoints.daemon.process")
-    command += ["--socket", str(socket), "--arena", str(arena), "--storage", storage]
-    command += ["--owner", owner, "--node", node, "--listen", listen, "--workers", str(workers)]
-    if certificates is not None:
-        for flag, file in zip(("--cacert", "--cert", "--key"), certificates, strict=True):
-            command += [flag, str(file)]
-        command += ["--peer-name", peer_name]
-    numbers = ("--keep-last", keep_last), ("--keep-every", keep_every), ("--lifeline", lifeline)
-    for flag, number in numbers:
-        command += [flag, str(number)] if number is not None else []
-    if folder is not None:
-        command += _about_files(folder, outputs, not_its, looks=looks)
-    if outlasts:
-        command += ["--outlasts"]
+    for name, value in options.items():
+        flag = f"--{name.replace('_', '-')}"
+        if isinstance(value, list | tuple):
+            command += [f"{flag}={each}" for each in value]
+        elif value is True:
+            command.append(flag)
+        elif value is not None and value is not False:
+            command += [flag, str(value)]
+    socket, lifeline = options["socket"], options.get("lifeline")
     log = log or socket.with_suffix(".log")
     with log.open("ab") as output:
         process = subprocess.Popen(
@@ -82,15 +82,6 @@ def start_daemon(
         )
     _await_answer(process, socket, log)
     return process
-
-
-def _about_files(
-    folder: Path, outputs: Sequence[str], not_its: Sequence[Path], *, looks: bool
-) -> list[str]:
-    """Return the arguments that say which files of the script the daemon keeps, and looks for."""
-    kept = [f"--output={each}" for each in outputs]
-    left_out = [f"--not-its={each}" for each in not_its]
-    return ["--folder", str(folder), *kept, *left_out, *(["--look"] if looks else [])]
 
 
 def _await_answer(process: subprocess.Popen[bytes], socket: Path, log: Path) -> None:

@@ -49,12 +49,10 @@ REPLACED_WITHIN = 20.0
 
 def ignored(path: str, memory: memoryview) -> None:
     """Do nothing with a mapped slot."""
-    pass
 
 
 def quietly(status: DaemonStatus | None) -> None:
     """Do nothing with a status."""
-    pass
 
 
 class OpenSlot:

@@ -33,7 +33,7 @@ from spotelastic_checkpoints.memory.arena import Arena, Slot
 from spotelastic_checkpoints.memory.free_memory import mib
 from spotelastic_checkpoints.peers import transfers
 from spotelastic_checkpoints.peers.handshake import PeerCredentials
-from spotelastic_checkpoints.peers.messages import AwaitOffer, Digest, Offer, OfferedSlot, Read
+from spotelastic_checkpoints.peers.messages import AwaitOffer, Digest, Offer, OfferedSlot
 from spotelastic_checkpoints.peers.transfers import Peer
 from spotelastic_checkpoints.replicas.rates import PullPace, Reached, usual_rate
 from spotelastic_checkpoints.threads import step_back
@@ -273,7 +273,7 @@ class ReplicaKeeper:
                 if same is not None and xxhash.xxh3_64_intdigest(same) == told[number]:
                     target[:] = same
                 else:
-                    peer.read(Read(rank, generation, at, end - at), target)
+                    peer.read((rank, generation), at, target)
                     self.pulled += end - at
                 crash_points.reached("replica-wrote")
         return True

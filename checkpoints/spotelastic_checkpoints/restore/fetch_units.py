@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, zip_longest
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from spotelastic_checkpoints.format import manifest
 from spotelastic_checkpoints.format.layout import ALIGNMENT, aligned
@@ -26,7 +26,7 @@ class CopyLocation(NamedTuple):
 
     source: int
     """Number of the source."""
-    file: object
+    file: Any
     """Name of the file, as the source knows it."""
     offset: int
 

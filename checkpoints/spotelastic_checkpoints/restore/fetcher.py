@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import xxhash
 
@@ -49,9 +49,8 @@ class Reader(Protocol):
     One thread reads and closes it. `abort` may be called from another thread, and ends the read.
     """
 
-    def read(self, file: object, offset: int, target: memoryview) -> None:
+    def read(self, file: Any, offset: int, target: memoryview) -> None:
         """Fill `target`. Raises `RestoreFailed`, after which the reader is not used again."""
-        ...
 
     def abort(self) -> None:
         """End a read in another thread."""
@@ -77,7 +76,6 @@ class RangeSource(Protocol):
 
     def open(self) -> Reader:
         """Connect. Raises `RestoreFailed`."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from spotelastic_checkpoints.memory import slots
 from spotelastic_checkpoints.memory.arena import Arena, SlotHeader
 from spotelastic_checkpoints.peers import transfers
 from spotelastic_checkpoints.peers.handshake import PeerCredentials
-from spotelastic_checkpoints.peers.messages import Inventory, Read, Shelf
+from spotelastic_checkpoints.peers.messages import Inventory, Shelf
 from spotelastic_checkpoints.peers.transfers import Peer
 from spotelastic_checkpoints.restore import fetch_units
 from spotelastic_checkpoints.restore.fetch_units import CopyLocation, LocatedItem
@@ -119,7 +119,7 @@ class CommitSource:
         """Return this object: requests need no connection of their own."""
         return self
 
-    def read(self, file: object, offset: int, target: memoryview) -> None:
+    def read(self, file: str, offset: int, target: memoryview) -> None:
         """Fill `target` from an object. Raises `RestoreFailed` or `StorageUnavailable`."""
         key = f"{self.name}/{file}"
         # A second read tells an answer that was too short from an object that is.
@@ -179,23 +179,7 @@ class PeerSource:
 
     def open(self) -> Reader:
         """Connect to the daemon. Raises `RestoreFailed`."""
-        return _PeerReader(Peer(self.name, self.credentials))
-
-
-class _PeerReader:
-    def __init__(self, peer: Peer) -> None:
-        self._peer = peer
-
-    def read(self, file: object, offset: int, target: memoryview) -> None:
-        assert isinstance(file, tuple)
-        rank, generation = file
-        self._peer.read(Read(rank, generation, offset, len(target)), target)
-
-    def abort(self) -> None:
-        self._peer.abort()
-
-    def close(self) -> None:
-        self._peer.close()
+        return Peer(self.name, self.credentials)
 
 
 def _open_memory(ident: int, resume: Resume, context: SourceContext) -> OpenSource:

@@ -17,6 +17,7 @@ from spotelastic_checkpoints.commit.retention import HOLD, Hold
 from spotelastic_checkpoints.commit.tenancy import KEY, Tenant
 from spotelastic_checkpoints.commit.verification import Verified
 from spotelastic_checkpoints.daemon.daemon_state import DaemonState
+from spotelastic_checkpoints.decoders import from_msgpack
 from spotelastic_checkpoints.format import metadata
 from spotelastic_checkpoints.memory.arena import SlotHeader
 from spotelastic_checkpoints.memory.worker_page import Field
@@ -382,7 +383,7 @@ def _frame(folder: str, name: str, parts: tuple[Any, ...], read: Callable[[bytes
 def _reply(folder: str, value: Any) -> Kind:
     def read(body: bytes) -> Any:
         ident, error, result = framing.decode_reply(body)
-        return ident, error, framing.decode_result(result, type(value))
+        return ident, error, from_msgpack(result, type(value))
 
     return _frame(folder, type(value).__name__, (9, "", value), read)
 
@@ -423,11 +424,11 @@ def _between_nodes() -> Iterator[Kind]:
 
     def shelves(body: bytes) -> Any:
         ident, error, result = framing.decode_reply(body)
-        return ident, error, framing.decode_result(result, tuple[peer_messages.Shelf, ...])
+        return ident, error, from_msgpack(result, tuple[peer_messages.Shelf, ...])
 
     def offered(body: bytes) -> Any:
         ident, error, result = framing.decode_reply(body)
-        return ident, error, framing.decode_result(result, peer_messages.Offer)
+        return ident, error, from_msgpack(result, peer_messages.Offer)
 
     yield _frame("peers", "Offer", (0, "", v.OFFER), offered)
     yield _frame("peers", "Shelf", (0, "", (v.SHELF,)), shelves)

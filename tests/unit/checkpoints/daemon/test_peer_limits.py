@@ -21,7 +21,7 @@ from spotelastic_checkpoints.memory import arena as memory
 from spotelastic_checkpoints.memory.arena import Arena, SlotHeader
 from spotelastic_checkpoints.peers import handshake, transfers
 from spotelastic_checkpoints.peers.handshake import PeerCredentials
-from spotelastic_checkpoints.peers.messages import MOST_PIECES, Digest, Inventory, Read
+from spotelastic_checkpoints.peers.messages import MOST_PIECES, Digest, Inventory
 from spotelastic_checkpoints.peers.transfers import UNPROVEN, Peer, PeerServer
 from spotelastic_checkpoints.types import Item
 from support.draws import drawn
@@ -231,7 +231,7 @@ def answering(answer: Callable[[socket.socket], None]) -> Iterator[str]:
 CALLS: list[Callable[[Peer], object]] = [
     lambda peer: peer.inventory(SEALED),
     lambda peer: peer.digests(Digest(0, 1, 0, 128, 64)),
-    lambda peer: peer.read(Read(0, 1, 0, 16), memoryview(bytearray(16))),
+    lambda peer: peer.read((0, 1), 0, memoryview(bytearray(16))),
 ]
 
 

@@ -21,7 +21,7 @@ from spotelastic_checkpoints.memory import arena
 from spotelastic_checkpoints.memory.arena import Arena, SlotHeader
 from spotelastic_checkpoints.peers import handshake
 from spotelastic_checkpoints.peers.handshake import PeerCredentials
-from spotelastic_checkpoints.peers.messages import Inventory, Read, Shelf
+from spotelastic_checkpoints.peers.messages import Inventory, Shelf
 from spotelastic_checkpoints.peers.tls import PeerTls
 from spotelastic_checkpoints.peers.transfers import Peer, PeerServer
 from spotelastic_checkpoints.restore import sources
@@ -206,10 +206,10 @@ def test_a_range_is_never_copied_as_a_whole(
     target = bytearray(4 << 20)
     with closing(Peer(address, good)) as peer:
         (shelf,) = peer.inventory(Inventory("r1", 7, plan.hash))
-        asked = Read(0, shelf.generation, shelf.items[0].offset + 4096, len(target))
+        file, offset = (0, shelf.generation), shelf.items[0].offset + 4096
         tracemalloc.start()
         try:
-            peer.read(asked, memoryview(target))
+            peer.read(file, offset, memoryview(target))
             _, most = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()

@@ -4,15 +4,18 @@ import asyncio
 from collections.abc import Iterable, Set
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import pytest
 from msgspec.structs import replace
 from spotelastic_checkpoints import framing, messages
 from spotelastic_checkpoints.commit.retention import Keep
+from spotelastic_checkpoints.commit.upload_pipeline import Pipeline
 from spotelastic_checkpoints.daemon.connections import Client
 from spotelastic_checkpoints.daemon.service import Service
 from spotelastic_checkpoints.daemon.slot_allocator import SlotAllocator
 from spotelastic_checkpoints.daemon.slot_prefault import SlotPrefaulter
+from spotelastic_checkpoints.decoders import from_msgpack
 from spotelastic_checkpoints.memory import arena, slots
 from spotelastic_checkpoints.memory.arena import Arena, Slot, SlotHeader
 from spotelastic_checkpoints.peers.handshake import PeerCredentials
@@ -102,7 +105,7 @@ def test_a_save_on_its_way_to_a_store_that_is_away_is_overwritten_last(tmp_path:
     sending, older, newest = (folder.slot_path(0, number) for number in range(3))
     reading = Reading(pinned={sending}, in_use=set())
     there = AllThere(folder, 3, lambda: None, pytest.fail)
-    grants = SlotAllocator(folder, there, reading)
+    grants = SlotAllocator(folder, there, cast("Pipeline", reading))
 
     def granted(*paths: Path) -> Path | None:
         return grants.next(Client(unasked, slots=[*paths]), NOW, urgent=False)
@@ -159,7 +162,7 @@ def test_an_urgent_save_takes_the_slot_of_one_that_waits_for_the_store(
         answer = await asyncio.wait_for(answers.get(), PATIENT)
         service.close()
         ident, _, grant = framing.decode_reply(answer[framing.FRAME.size :])
-        return framing.decode_result(grant, SlotGrant).path if ident == 3 else None
+        return from_msgpack(grant, SlotGrant).path if ident == 3 else None
 
     assert asyncio.run(granted()) == (str(folder.slot_path(0, 0)) if urgent else None)
 

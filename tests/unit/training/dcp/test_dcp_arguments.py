@@ -88,7 +88,6 @@ def test_options_of_s3_go_to_s3fs(anon: bool, monkeypatch: pytest.MonkeyPatch) -
         storage = open_checkpoint("s3://bucket/1", {"anon": anon, "endpoint_url": endpoint})
         with pytest.raises(StorageRefused):
             storage.get("key")
-        storage.close()
     assert heard and all(("Authorization" in headers) != anon for _, headers in heard)
     with pytest.raises(UsageError, match="s3fs has no option anonymous"):
         open_checkpoint("s3://bucket/1", {"anonymous": True})
