@@ -148,7 +148,12 @@ class CheckpointReader(StorageReader):
     `Unavailable` if the store stays away.
     """
 
-    def __init__(self, path: str | os.PathLike[str], **storage_options: Any) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        _extension_registry: Any = None,
+        **storage_options: Any,
+    ) -> None:
         self._options = storage_options
         self._places: dict[MetadataIndex, Any] = {}
         self._metadata: Metadata | None = None

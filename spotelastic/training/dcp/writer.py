@@ -99,6 +99,7 @@ class CheckpointWriter(StorageWriter, AsyncStager):
         per_thread_copy_ahead: int = 10_000_000,
         cache_staged_state_dict: bool = True,
         overwrite: bool = True,
+        _extensions: Sequence[Any] | None = None,
         serialization_format: SerializationFormat = SerializationFormat.TORCH_SAVE,
         **storage_options: Any,
     ) -> None:
@@ -107,6 +108,8 @@ class CheckpointWriter(StorageWriter, AsyncStager):
                 f"dcp.load cannot read {serialization_format}; use `spotelastic ckpt export` for "
                 "safetensors"
             )
+        if _extensions:
+            raise UsageError("files with extensions are written by torch's FileSystemWriter alone")
         self._file = FILE if single_file_per_rank else 0
         self._at_once = max(thread_count, AT_ONCE)
         self._keep = cache_staged_state_dict
