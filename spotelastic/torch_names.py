@@ -406,34 +406,6 @@ def storage_info(found: type[Any]) -> type[Any]:
     return found
 
 
-@_stands_for("torch.distributed.checkpoint.filesystem:_StorageReaderTransforms", needed=True)
-def untransformed(made: Any, extensions: Any, descriptors: Sequence[str], stream: Any) -> Any:
-    """Return the bytes of an item before extensions changed them, as for compression.
-
-    `extensions` is a registry, None for torch's own. Raises `EnvironmentFailure` without the class.
-    """
-    return made(extensions).transform_load_stream(None, descriptors, stream).read(-1)
-
-
-@_stands_for(
-    "torch.distributed.checkpoint.filesystem:_write_item",
-    "torch.distributed.checkpoint.filesystem:_StorageWriterTransforms",
-    needed=True,
-)
-def write_item(
-    used: list[Any], extensions: Any, stream: Any, data: Any, item: Any, file: str
-) -> Any:
-    """Write an item of a checkpoint as torch does, and through these extensions.
-
-    Raises `EnvironmentFailure` without the function.
-    """
-    from torch.distributed.checkpoint.filesystem import SerializationFormat
-
-    write, transforms = used
-    how = SerializationFormat.TORCH_SAVE
-    return write(transforms(extensions), stream, data, item, file, how)
-
-
 @_stands_for(
     "torch.distributed._state_dict_utils:_copy_state_dict",
     "torch.distributed._state_dict_utils:_create_cpu_state_dict",

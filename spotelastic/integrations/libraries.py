@@ -1,5 +1,6 @@
 """Says what to install where a library is missing or too old for its plug-in."""
 
+import re
 from importlib.metadata import PackageNotFoundError, version
 
 LEAST = {
@@ -13,30 +14,18 @@ LEAST = {
 def require(name: str) -> None:
     """Raise `ModuleNotFoundError` unless this distribution is installed, and new enough."""
     least, wanted = LEAST[name]
-    found = _installed(name)
     needs = f"spotelastic.integrations.{name} needs {name}"
     install = f"pip install '{wanted}>={least}'"
-    if found is None:
-        raise ModuleNotFoundError(f"{needs}: {install}", name=name)
+    try:
+        found = version(name)
+    except PackageNotFoundError:
+        raise ModuleNotFoundError(f"{needs}: {install}", name=name) from None
     if _numbers(found) < _numbers(least):
         raise ImportError(
             f"{needs} {least} or newer, and {found} is installed: {install}", name=name
         )
 
 
-def _installed(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
-
-
-def _numbers(told: str) -> tuple[int, ...]:
-    """Return the release as numbers, as far as they go: (2, 6) of "2.6rc1"."""
-    numbers: list[int] = []
-    for part in told.split(".")[:3]:
-        digits = part[: next((i for i, c in enumerate(part) if not c.isdigit()), len(part))]
-        if not digits:
-            break
-        numbers.append(int(digits))
-    return tuple(numbers)
+def _numbers(told: str) -> list[int]:
+    """Return the first two numbers of a release: [2, 6] of "2.6rc1"."""
+    return [int(each) for each in re.findall(r"\d+", told)[:2]]

@@ -31,17 +31,10 @@ def workers() -> dict[str, Any]:
     worker for a job of its own. Its own samplers and checkpoints are switched off. Raises
     `UsageError` where nodes have unlike numbers of workers.
     """
-    world = int(os.environ.get("WORLD_SIZE", "1"))
-    local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    if world % local:
-        raise UsageError("Lightning needs the same number of workers on every node")
-    return {
-        "devices": local,
-        "num_nodes": world // local,
-        "strategy": "ddp" if world > 1 else "auto",
-        "use_distributed_sampler": False,
-        "enable_checkpointing": False,
-    }
+    told = fabric_workers()
+    if told["devices"] * told["num_nodes"] == 1:
+        told["strategy"] = "auto"
+    return {**told, "use_distributed_sampler": False, "enable_checkpointing": False}
 
 
 def fabric_workers() -> dict[str, Any]:
@@ -53,7 +46,7 @@ def fabric_workers() -> dict[str, Any]:
     world = int(os.environ.get("WORLD_SIZE", "1"))
     local = min(world, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     if world % local:
-        raise UsageError("Fabric needs the same number of workers on every node")
+        raise UsageError("Lightning needs the same number of workers on every node")
     strategy = "ddp" if "WORLD_SIZE" in os.environ else "auto"
     return {"devices": local, "num_nodes": world // local, "strategy": strategy}
 

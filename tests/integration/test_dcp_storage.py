@@ -1,6 +1,5 @@
 """CheckpointWriter and CheckpointReader in the place of stock DCP's, in one process."""
 
-import gzip
 import pickle
 import subprocess
 import sys
@@ -17,7 +16,6 @@ from support.processes.patience import PATIENT
 from torch import nn
 from torch.distributed._shard.sharded_tensor import metadata as sharded_tensor
 from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
-from torch.distributed.checkpoint._extension import ExtensionRegistry, StreamTransformExtension
 from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import (
@@ -96,35 +94,6 @@ def test_a_large_state_goes_to_several_files(
         other = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
         dcp.load(other, storage_reader=reader, no_dist=True)
         assert equal(other, state)
-
-
-class Zipped(StreamTransformExtension):
-    """Compresses with what the standard library has."""
-
-    @staticmethod
-    def registry_name() -> str:
-        return "test.zipped"
-
-    @staticmethod
-    def from_descriptor(version: str) -> "Zipped":
-        return Zipped()
-
-    def get_descriptor(self) -> str:
-        return "test.zipped/1"
-
-    def transform_to(self, output: Any) -> Any:
-        return gzip.GzipFile(fileobj=output, mode="wb")
-
-    def transform_from(self, input: Any) -> Any:
-        return gzip.GzipFile(fileobj=input, mode="rb")
-
-
-def test_extensions_of_the_stream_are_used(tmp_path: Path) -> None:
-    save(make(3), se.dcp.CheckpointWriter(tmp_path, _extensions=[Zipped()]))
-    registry = ExtensionRegistry()
-    registry.register(Zipped)
-    for reader in FileSystemReader, se.dcp.CheckpointReader:
-        assert equal(load(reader(tmp_path, _extension_registry=registry)), make(3))
 
 
 class Staging(se.dcp.CheckpointWriter):

@@ -155,7 +155,6 @@ class CheckpointReader(StorageReader):
         **storage_options: Any,
     ) -> None:
         self._options = storage_options
-        self._extensions = _extension_registry
         self._places: dict[MetadataIndex, Any] = {}
         self._metadata: Metadata | None = None
         self.reset(path)
@@ -269,8 +268,10 @@ class CheckpointReader(StorageReader):
                 f"{self.path}/{place.relative_path}: {name} does not match its checksum"
             )
         if place.transform_descriptors:
-            undo = torch_names.untransformed
-            data = undo(self._extensions, place.transform_descriptors, io.BytesIO(data))
+            raise SpotelasticError(
+                f"{self.path}: {name} was written through {place.transform_descriptors}: read it "
+                "with torch's FileSystemReader"
+            )
         if item.type == LoadItemType.BYTE_IO:
             planner.load_bytes(item, io.BytesIO(data))
             return

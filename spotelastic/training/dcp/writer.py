@@ -22,7 +22,12 @@ from spotelastic_checkpoints.format import encoding
 from spotelastic_checkpoints.format.layout import aligned
 from torch.distributed.checkpoint.filesystem import CURRENT_DCP_VERSION, SerializationFormat
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
-from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem, WriteItemType
+from torch.distributed.checkpoint.planner import (
+    SavePlan,
+    SavePlanner,
+    TensorWriteData,
+    WriteItem,
+)
 from torch.distributed.checkpoint.staging import AsyncStager
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
@@ -103,12 +108,13 @@ class CheckpointWriter(StorageWriter, AsyncStager):
                 f"dcp.load cannot read {serialization_format}; use `spotelastic ckpt export` for "
                 "safetensors"
             )
+        if _extensions:
+            raise UsageError("files with extensions are written by torch's FileSystemWriter alone")
         self._file = FILE if single_file_per_rank else 0
         self._at_once = max(thread_count, AT_ONCE)
         self._keep = cache_staged_state_dict
         self._overwrite = overwrite
         self._options = storage_options
-        self._extensions = _extensions or ()
         self._prefix = ""
         self._begin()
         self.reset(path)
@@ -249,13 +255,10 @@ class CheckpointWriter(StorageWriter, AsyncStager):
     def _assemble(
         self, file: ShardPlan, planner: SavePlanner, buffer: bytearray
     ) -> tuple[memoryview, list[WriteResult]]:
-        plain = not self._extensions and all(map(_is_plain, file.items))
-        if not plain:
-            return self._streamed(file, planner)
         blobs = {
-            number: planner.resolve_data(item).getvalue()  # type: ignore[union-attr]
+            number: _saved(planner.resolve_data(item))
             for number, item in enumerate(file.items)
-            if item.type == WriteItemType.BYTE_IO
+            if not _is_plain(item)
         }
         size = sum(map(_nbytes, file.items)) + sum(map(len, blobs.values()))
         if len(buffer) < size:
@@ -275,22 +278,6 @@ class CheckpointWriter(StorageWriter, AsyncStager):
             end = stop
         return memory[:end], results
 
-    def _streamed(
-        self, file: ShardPlan, planner: SavePlanner
-    ) -> tuple[memoryview, list[WriteResult]]:
-        """Encode items through the user's extensions, or types that only torch itself can write."""
-        stream = io.BytesIO()
-        results = []
-        for item in file.items:
-            data = planner.resolve_data(item)
-            if isinstance(data, torch.Tensor):
-                data = data.detach().cpu()
-                # Of a view torch would save the whole tensor that it is a view of.
-                if data.untyped_storage().size() != data.numel() * data.element_size():
-                    data = data.clone()
-            results.append(torch_names.write_item(self._extensions, stream, data, item, file.name))
-        return stream.getbuffer(), results
-
 
 def _put(memory: memoryview, end: int, tensor: torch.Tensor) -> tuple[int, int]:
     """Encode a tensor behind `end`, with aligned elements.
@@ -305,11 +292,25 @@ def _put(memory: memoryview, end: int, tensor: torch.Tensor) -> tuple[int, int]:
     return at - len(prefix), at + encoding.nbytes(dtype, sizes)
 
 
+def _saved(data: torch.Tensor | io.BytesIO) -> memoryview:
+    """Return the bytes of a value, or of a tensor of a type that only torch itself can write."""
+    if not isinstance(data, torch.Tensor):
+        return data.getbuffer()
+    data = data.detach().cpu()
+    # Of a view torch would save the whole tensor that it is a view of.
+    if data.untyped_storage().size() != data.numel() * data.element_size():
+        data = data.clone()
+    stream = io.BytesIO()
+    torch.save(data, stream)
+    return stream.getbuffer()
+
+
+def _dtype(data: TensorWriteData) -> str:
+    return str(data.properties.dtype).removeprefix("torch.")
+
+
 def _is_plain(item: WriteItem) -> bool:
-    if item.type == WriteItemType.BYTE_IO:
-        return True
-    assert item.tensor_data is not None
-    return str(item.tensor_data.properties.dtype).removeprefix("torch.") in encoding.ITEM_SIZES
+    return item.tensor_data is not None and _dtype(item.tensor_data) in encoding.ITEM_SIZES
 
 
 def _nbytes(item: WriteItem) -> int:
@@ -318,7 +319,7 @@ def _nbytes(item: WriteItem) -> int:
         return 0
     data = item.tensor_data
     sizes = tuple(data.chunk.sizes)
-    dtype = str(data.properties.dtype).removeprefix("torch.")
+    dtype = _dtype(data)
     if dtype not in encoding.ITEM_SIZES:
         return data.chunk.sizes.numel() * data.properties.dtype.itemsize
     return aligned(len(encoding.tensor_prefix(dtype, sizes))) + aligned(

@@ -67,22 +67,6 @@ def test_nodes_that_boot_for_longer_than_they_are_waited_for_train_nothing(
 FOUR = "0,add,a\n0,add,b\n0,add,c\n0,add,d\n7200000,remove,d\n"
 
 
-def test_a_maximum_that_the_trace_cannot_have_is_lowered_aloud(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    trace = tmp_path / "market.csv"
-    trace.write_text(FOUR)
-    assert replay(monkeypatch, str(trace), "--max", "8", "--json") == 0
-    told = capsys.readouterr()
-    assert told.err == ("--max 8: the trace has at most 4 nodes at a time: played with --max 4\n")
-    outcome = json.loads(told.out)
-    assert [outcome[name] for name in ("min_nodes", "max_nodes", "max_asked")] == [1, 4, 8]
-    assert replay(monkeypatch, str(trace), "--json") == 0
-    told = capsys.readouterr()
-    outcome = json.loads(told.out)
-    assert (told.err, outcome["max_nodes"], outcome["max_asked"]) == ("", 4, None)
-
-
 @pytest.mark.parametrize(
     ("bought", "most"), [("fallback", 6), ("base=2", 6), ("base=3", 7), ("base=9", 12)]
 )
@@ -97,12 +81,9 @@ def test_what_the_trace_lacks_may_be_bought_on_demand(
     trace.write_text(FOUR)
     asked = (str(trace), "--min", "6", "--max", "12", "--on-demand", bought)
     assert replay(monkeypatch, *asked, "--json") == 0
-    told = capsys.readouterr()
-    outcome = json.loads(told.out)
-    assert (outcome["max_nodes"], outcome["most_nodes"]) == (most, most)
+    outcome = json.loads(capsys.readouterr().out)
+    assert outcome["most_nodes"] == most
     assert outcome["bill"]["on_demand_hours"] > 0.0
-    assert ("played with --max" in told.err) == (most < 12)
-    assert "--min 6: the trace alone never has so many nodes" in told.err
     assert replay(monkeypatch, *asked) == 0
     assert capsys.readouterr().out.splitlines()[-1].split()[0] == "-"
 
@@ -121,8 +102,6 @@ def test_what_the_trace_lacks_may_be_bought_on_demand(
         (("--boot", "inf"), "--boot inf: expected 0 seconds or more"),
         (("--on-demand", "always"), "--on-demand always: expected never, fallback or base=N"),
         (("--max", "4", "--on-demand", "base=5"), "--on-demand base=5 is more than --max 4"),
-        (("--deadline", "soon"), "--deadline soon: expected a time, such as 90m or 8h"),
-        (("--max-cost", "0"), "--max-cost 0: expected more than 0 US dollars"),
         (("--step-time", "0"), "--step-time 0: expected more than 0 seconds"),
         (("--state", "much"), "--state much: expected a size, such as 20GB"),
         (("--instance-type", "x9.huge"), "give one with --spot-price"),
@@ -147,18 +126,3 @@ def test_a_bad_trace_is_told_with_its_line(
     bad.write_text("0,add,a\n10,add\n")
     assert replay(monkeypatch, str(bad)) == 2
     assert f"{bad}:2: '10,add': expected milliseconds,add|remove,node" in capsys.readouterr().err
-
-
-def test_goodput_above_what_the_trace_allows_is_explained(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    """A node trains until it leaves, after its notice as well, where the others are too few."""
-    trace = tmp_path / "calm.csv"
-    trace.write_text("0,add,a\n0,add,b\n7200000,remove,b\n9000000,remove,a\n")
-    asked = ("--min", "2", "--max", "2", "--boot", "0", "--start-time", "0")
-    told = {}
-    for notice in ("1500", "0"):
-        assert replay(monkeypatch, str(trace), *asked, "--notice", notice) == 0
-        told[notice] = capsys.readouterr().out
-    assert "Goodput over 100%" in told["1500"]
-    assert "Goodput over 100%" not in told["0"]

@@ -96,6 +96,8 @@ def test_options_of_s3_go_to_s3fs(anon: bool, monkeypatch: pytest.MonkeyPatch) -
 def test_what_would_be_ignored_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="a folder has no option endpoint_url"):
         se.dcp.CheckpointReader(tmp_path, endpoint_url="http://here").read_metadata()
+    with pytest.raises(UsageError, match="extensions"):
+        se.dcp.CheckpointWriter(tmp_path, _extensions=[object()])
     with pytest.raises(UsageError, match="safetensors"):
         se.dcp.CheckpointWriter(tmp_path, serialization_format=SerializationFormat.SAFETENSORS)
 
