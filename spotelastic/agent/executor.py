@@ -523,8 +523,14 @@ class AgentExecutor:
         told = tuple(found.message.splitlines())
         its = Rehearsal(found.step, found.world_size, found.outcome, told)
         logger.log(logging.WARNING if its.differs else logging.INFO, its.text)
-        kind = found.kind if found.kind in TOLD_KINDS else REHEARSED
-        self._record(Event(self._clock(), kind, its.line, self.config.node, asdict(its)))
+        event = Event(
+            self._clock(),
+            found.kind if found.kind in TOLD_KINDS else REHEARSED,
+            its.line,
+            self.config.node,
+            asdict(its),
+        )
+        self._record(event)
 
     def _record(self, event: Event) -> None:
         membership.record(self._store, self.keys, event)

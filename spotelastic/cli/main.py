@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from spotelastic import systems
-from spotelastic.errors import SpotelasticError, Unavailable
+from spotelastic.errors import SpotelasticError, Unavailable, UsageError
 from spotelastic.wrapping import note
 
 PROGRAMS = {"run": "spotelastic.launcher.run", "boot": "spotelastic.bootstrap.entrypoint"}
@@ -59,7 +59,28 @@ def run_command(args: Sequence[str]) -> int:
         return int(import_module(program).main(args[1:]))
     from spotelastic.cli.app import app
 
-    return int(app(args, prog_name="spotelastic", standalone_mode=False) or 0)
+    return int(app(_as_named_now(args), prog_name="spotelastic", standalone_mode=False) or 0)
+
+
+def _as_named_now(args: Sequence[str]) -> Sequence[str]:
+    """Return the command line of a command's former name as it is today, and say so.
+
+    These names are of 0.1, and go with 0.3. Raises `UsageError` where nothing does the same.
+    """
+    match args:
+        case ["cost", *others]:
+            now, told = ["report", "--cost", *others], "report --cost"
+        case ["forward", node, port, *others]:
+            now, told = ["shell", node, "--forward", port, *others], "shell NODE --forward PORT"
+        case ["drill", *_]:
+            raise UsageError(
+                "`spotelastic drill` is gone: `up --local --drill` interrupts a job four times, "
+                "and `spotelastic interrupt any` a job that runs"
+            )
+        case _:
+            return args
+    note(f"note: `spotelastic {args[0]}` is now `spotelastic {told}`")
+    return now
 
 
 def _fail(message: str, code: int) -> None:

@@ -16,12 +16,13 @@ from lightkube import ApiError
 from lightkube.resources.batch_v1 import Job
 from support.kubernetes.kube_client import Kube, emulated
 from support.kubernetes.pod_jobs import indexed_job
+from support.places import TESTS
 from support.processes.patience import eventually
 
 pytestmark = [pytest.mark.faults, pytest.mark.soak, pytest.mark.timeout(600)]
 
 SCRIPT = Path(__file__).parents[1] / "support/scripts/train_small.py"
-DEMO = Path(__file__).parents[2] / "examples/train_gpt.py"
+DEMO = TESTS.parent / "examples/train_gpt.py"
 ENDLESS = 100_000
 NAME = "train"
 
@@ -124,7 +125,9 @@ def test_the_demo_survives_its_four_interruptions() -> None:
         "--steps",
         "400",
     )
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=550)
+    done = subprocess.run(
+        command, cwd=TESTS, capture_output=True, text=True, check=False, timeout=550
+    )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr
     report = done.stdout.partition("interruptions:\n")[2]
     kinds = [line.split()[2] for line in report.splitlines()[:4]]

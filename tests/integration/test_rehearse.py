@@ -1,6 +1,7 @@
 """`spotelastic rehearse` tells scripts that come back from scripts that do not, and says why."""
 
 import json
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.places import TESTS
 from support.processes.patience import PATIENT
 
 SCRIPT = """
@@ -112,6 +114,16 @@ def test_a_script_that_comes_back_is_equal_in_all_acts(tmp_path: Path) -> None:
     assert len(found.rows) == 9
     assert (found.told["ranks"], found.told["steps"]) == (2, 9)
     assert (found.told["variables"], found.told["files"]) == ([], [])
+
+
+@pytest.mark.soak
+def test_what_adapt_has_written_is_rehearsed(tmp_path: Path) -> None:
+    shutil.copy(TESTS / "support/scripts/plain_scripts/plain_loop.py", tmp_path / "train.py")
+    command = [sys.executable, "-m", "spotelastic", "adapt", "--write", "--rehearse", "train.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done
+    assert "equal" in done.stdout and "DIFFERS" not in done.stdout
+    assert "Checkpointer" in (tmp_path / "train.py").read_text()
 
 
 @pytest.mark.soak

@@ -8,6 +8,7 @@ import json
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from spotelastic.aws.base.clients import Aws, calling
@@ -65,8 +66,12 @@ class PriceList:
 
     def prepare(self, types: Iterable[str]) -> None:
         """Look up prices in the background, before they are needed."""
+        ask = partial(self._all, tuple(types))
+        threading.Thread(target=ask, name="prices", daemon=True).start()
+
+    def _all(self, types: Iterable[str]) -> None:
         for type in types:
-            threading.Thread(target=self.on_demand, args=(type,), daemon=True).start()
+            self.on_demand(type)
 
     def on_demand(self, type: str) -> float:
         """Return the price of a type in US dollars an hour; 0 if not known."""

@@ -30,7 +30,7 @@ spotelastic adapt train.py
 
 spotelastic adapt train.py --write
 
-spotelastic adapt train.py --workers 8 --write
+spotelastic adapt train.py --workers 8 --write --rehearse
 """
 REHEARSE_EXAMPLES = """[bold]Examples[/]
 
@@ -114,6 +114,14 @@ def adapt(
             show_default="asked for if it matters",
         ),
     ] = None,
+    rehearsed: Annotated[
+        bool,
+        typer.Option(
+            "--rehearse",
+            help="With --write: then rehearse it, stopped and started again, as `rehearse` does. "
+            "For a script that needs no arguments.",
+        ),
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a diff.")] = False,
 ) -> None:
     """Make a training script elastic: put a Checkpointer around its loop, and show the diff.
@@ -127,9 +135,11 @@ def adapt(
     from spotelastic.client.adapt import adapt as adapting
 
     made = adapting.adapted(adapting.read(script), script.as_posix(), workers)
-    backup, found = adapting.write(made, script) if write else (None, ())
+    if rehearsed and (json or not write):
+        raise UsageError("--rehearse rehearses what --write has written, and prints a table of it")
+    backup = adapting.write(made, script) if write else None
     if json:
-        print(tables.to_json(made.as_told(backup, found)))
+        print(tables.to_json(made.as_told(backup)))
         return
     if sys.stdout.isatty():
         tables.display(Syntax(made.diff, "diff", theme="ansi_dark", word_wrap=True))
@@ -143,6 +153,9 @@ def adapt(
         note(f"nothing was changed: `spotelastic adapt {script} --write` does it")
     else:
         note(f"{script} was changed; the original is in {backup}")
+    if rehearsed:
+        rehearse(script, only="stopped")
+    elif backup is not None:
         note(f"`spotelastic rehearse {script}` shows whether it comes back after interruptions")
 
 

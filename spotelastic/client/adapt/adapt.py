@@ -8,7 +8,7 @@ import ast
 import difflib
 import io
 import tokenize
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,19 +68,15 @@ class Adapted:
         )
         return "".join(lines)
 
-    def as_told(self, backup: Path | None, rehearsed: Sequence[str] = ()) -> dict[str, object]:
-        """Return what programs are told.
-
-        `backup`: where the former script is kept, if it was changed; `rehearsed`: what its
-        rehearsal said.
-        """
+    def as_told(self, backup: Path | None) -> dict[str, object]:
+        """Return what programs are told, with where the former script is if it was changed."""
         return {
             "script": self.name,
             "written": backup is not None,
             "backup": None if backup is None else str(backup),
             "diff": self.diff,
             "changes": self.changes,
-            "notes": [*self.notes, *rehearsed],
+            "notes": self.notes,
         }
 
 
@@ -125,14 +121,8 @@ def _encoding(data: bytes) -> str:
     return tokenize.detect_encoding(io.BytesIO(data).readline)[0]
 
 
-def write(
-    made: Adapted, path: Path, rehearse: Callable[[Path], Sequence[str]] = lambda script: ()
-) -> tuple[Path, Sequence[str]]:
-    """Write the changed script.
-
-    Return where the former one is kept, and what is told of the changed one when it is rehearsed:
-    `rehearse` is given its path. Raises `UsageError`.
-    """
+def write(made: Adapted, path: Path) -> Path:
+    """Write the changed script, and return where the former one is kept. Raises `UsageError`."""
     backup = path.with_name(f"{path.name}.orig")
     try:
         data = path.read_bytes()
@@ -145,7 +135,7 @@ def write(
         ) from None
     except OSError as error:
         raise UsageError(f"cannot write {error.filename}: {error.strerror}") from None
-    return backup, rehearse(path)
+    return backup
 
 
 def _check_form(source: Source) -> None:

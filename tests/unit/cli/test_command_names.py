@@ -14,7 +14,9 @@ from spotelastic.cli.options.help_pages import FIRST, SUBJECTS
 
 WIDTH = 80
 FLAG = "--[a-z][a-z-]*[a-z]"
-REMOVED = {"new-script", "notify", "fetch", "cost", "drill", "forward"}
+FORMER = {"cost", "drill", "forward"}
+REMOVED = {"new-script", "notify", "fetch"}
+"""Never in a release."""
 
 
 @pytest.fixture(autouse=True)
@@ -62,9 +64,26 @@ def test_the_first_help_lists_few_commands_by_what_people_do(typed: Any) -> None
     listed = [name for _, text in panels[1:] for name in re.findall(r"^│ (\w+) ", text, re.M)]
     assert len(panels) == 7
     assert len(listed) == len(set(listed)) <= 24
-    assert not {*listed} & REMOVED
+    assert not {*listed} & (FORMER | REMOVED)
     hidden = {name for name, each in commands().items() if each.hidden}
     assert hidden == {"boot"}
+
+
+def test_former_names_of_commands_say_what_they_are_now(typed: Any, tmp_path: Path) -> None:
+    for line, now in (
+        ("cost none --region nowhere", "report --cost"),
+        ("forward i-1 8080 --cluster none --region nowhere", "shell NODE --forward PORT"),
+    ):
+        name, *others = line.split()
+        code, _, told = typed(line)
+        first = f"note: `spotelastic {name}` is now `spotelastic {now}`\n"
+        assert told.startswith(first), told
+        same = {"cost": ["report", "--cost", *others]}.get(
+            name, ["shell", "i-1", "--forward", *others[1:]]
+        )
+        assert (code, told.removeprefix(first)) == typed(" ".join(same))[::2]
+    assert typed("drill quokka --plan plan.json")[0] == 2
+    assert "up --local --drill" in typed("drill")[2]
 
 
 def test_the_help_of_every_command_fits(typed: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -137,6 +156,6 @@ def test_flags_that_would_be_passed_over_are_refused(line: str, why: str, typed:
     assert why in err and err.count("\n") == 1
 
 
-def test_former_names_are_gone(typed: Any) -> None:
+def test_names_of_no_release_are_gone(typed: Any) -> None:
     for name in REMOVED:
         assert f"no such command: {name}" in typed(name)[2]

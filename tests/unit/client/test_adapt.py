@@ -10,7 +10,6 @@ from support.scripts.scripts_in_epochs import STEP, epochs
 from typer.testing import CliRunner
 
 from spotelastic.cli.app import app
-from spotelastic.client.adapt import adapt as adapting
 from spotelastic.client.adapt.adapt import Adapted, adapted
 from spotelastic.client.adapt.new_script import TEXT
 from spotelastic.client.adapt.source import NotUnderstood
@@ -197,16 +196,15 @@ def test_a_changed_script_leaves_what_it_was_and_never_loses_that(
     assert file.read_text() == text
 
 
-def test_what_was_written_is_rehearsed(tmp_path: Path) -> None:
+def test_only_what_was_written_is_rehearsed(tmp_path: Path) -> None:
     file = tmp_path / "train.py"
-    file.write_text((SCRIPTS / "plain_loop.py").read_text())
-
-    def rehearse(path: Path) -> tuple[str, ...]:
-        return (f"{path.name}: as without a fault",)
-
-    backup, told = adapting.write(of("plain_loop"), file, rehearse)
-    assert told == ("train.py: as without a fault",)
-    assert of("plain_loop").as_told(backup, told)["notes"] == [*of("plain_loop").notes, *told]
+    text = (SCRIPTS / "plain_loop.py").read_text()
+    file.write_text(text)
+    for flags in (["--rehearse"], ["--rehearse", "--write", "--json"]):
+        refused = CliRunner().invoke(app, ["adapt", str(file), *flags])
+        assert isinstance(refused.exception, UsageError)
+        assert "--write has written" in str(refused.exception)
+    assert file.read_text() == text
 
 
 def test_a_new_script_is_python_and_never_overwrites_one(
