@@ -6,8 +6,10 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
+from support.draws import soaked
 from support.processes.patience import PATIENT
 
 SCRIPT = Path(__file__).parent.parent / "support/scripts/exact_training.py"
@@ -38,13 +40,14 @@ def launch(
     )
 
 
+@pytest.mark.parametrize("variables", [{}, *soaked([{"SHARDED": "1"}])])
 def test_a_run_that_loses_workers_ends_with_the_fingerprint_of_one_on_a_single_rank(
-    tmp_path: Path,
+    tmp_path: Path, variables: dict[str, Any]
 ) -> None:
     found = set[str]()
     for ranks, kills in (("1", {}), ("3", {5: 1, 9: 2})):
         (folder := tmp_path / ranks).mkdir()
-        done = launch(folder, *SAVES, "--nproc-per-node", ranks, kills=kills)
+        done = launch(folder, *SAVES, "--nproc-per-node", ranks, kills=kills, **variables)
         assert done.returncode == 0, done.stderr
         assert not [each for each in kills if (folder / str(each)).exists()], "they were killed"
         output = done.stdout + done.stderr

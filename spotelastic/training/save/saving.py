@@ -25,7 +25,7 @@ from spotelastic.training.save.beside import Beside
 from spotelastic.training.save.save_plan import AGREED_PATIENCE, PATIENCE, SavePlan, has_left_group
 from spotelastic.training.save.saver import LayoutChanged
 from spotelastic.training.state import rank_agreement, values
-from spotelastic.training.state.fingerprint import fingerprint
+from spotelastic.training.state.fingerprint import fingerprint, own_sums
 from spotelastic.training.state.lasting import Lasting
 from spotelastic.training.state.state import State, StateView
 
@@ -285,7 +285,12 @@ class Saving:
         if not has_virtual_ranks(self._state.values.values()):
             return
         state = self._state.view()  # by all ranks: a state_dict() may exchange something
-        if ranks.rank == 0 and (its := fingerprint(state)):
+        if state.sharded and has_left_group(session):
+            return
+        own = own_sums(state, leads=ranks.rank == 0)
+        parts = ranks.gather(own) if state.sharded else [own]
+        if ranks.rank == 0:
+            its = fingerprint(parts)
             line = f"step {step}: parameters, buffers and optimizers have the fingerprint {its}"
             client.found(step, ranks.world_size, its, line, FINGERPRINT)
 

@@ -1,7 +1,8 @@
 """Trains with virtual ranks, dropout and a loader: `exact_training.py FOLDER [STEPS]`.
 
 Of each step whose number is the name of a file in FOLDER, the rank that the file names is killed in
-forward, once. While there is a file `slowly`, a step takes half a second.
+forward, once. While there is a file `slowly`, a step takes half a second. With the variable SHARDED
+the model is sharded.
 """
 
 import os
@@ -13,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 from torch.utils.data import DataLoader
 
 import spotelastic as se
@@ -34,6 +36,8 @@ def is_disturbed(step: int) -> None:
 torch.distributed.init_process_group("gloo")
 torch.manual_seed(1)
 model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Dropout(0.3), nn.Linear(16, 1))
+if "SHARDED" in os.environ:
+    fully_shard(model)
 optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
 rows = torch.arange(SAMPLES * 8.0).view(SAMPLES, 8).sin()
 sampler = se.ElasticSampler(SAMPLES, 24, virtual_ranks=6)
