@@ -33,7 +33,6 @@ from support.saving.ckpt_command import ckpt, fine, refused
 from torch.distributed.checkpoint import FileSystemReader
 
 from spotelastic.cli.commands import ckpt as commands
-from spotelastic.cli.commands import ckpt_target
 from spotelastic.model.counting import size
 
 STATE: dict[str, Any] = {
@@ -341,7 +340,7 @@ def unsteady(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Unsteady]:
 
     monkeypatch.setattr("spotelastic.client.storage.open_storage", open_unsteady)
     soon = OutagePatience(within=PATIENT, first=0.001, most=0.002)
-    monkeypatch.setattr(ckpt_target, "PATIENCE", soon)
+    monkeypatch.setattr("spotelastic.client.storage.PATIENCE", soon)
     return opened
 
 
@@ -371,7 +370,7 @@ def test_a_store_that_stays_away_ends_the_command_with_its_words(
     monkeypatch.setattr(Unsteady, "times", away)
     # Worth a word from the first failure on: there may be no time for a second one.
     at_once = OutagePatience(within=0.01, first=0.002, most=0.002, worth_a_word=0.002)
-    monkeypatch.setattr(ckpt_target, "PATIENCE", at_once)
+    monkeypatch.setattr("spotelastic.client.storage.PATIENCE", at_once)
     done = ckpt("ls", f"unsteady://{saved.name}")
     assert done.code != 0 and not done.out
     first, last = done.err.splitlines()

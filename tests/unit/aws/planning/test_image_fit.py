@@ -47,7 +47,11 @@ class Ec2:
         zone = {"AvailabilityZone": "eu-x-1a", "Location": "eu-x-1a"}
         each = [{"InstanceType": name, **zone} for name in CATALOG]
         prices = [{**item, "SpotPrice": "0.1", "Timestamp": 0} for item in each]
-        page = {"InstanceTypeOfferings": each, "SpotPriceHistory": prices}
+        page = {
+            "InstanceTypeOfferings": each,
+            "SpotPriceHistory": prices,
+            "InstanceTypes": each,
+        }
         return Pages(lambda **_: [page])
 
 

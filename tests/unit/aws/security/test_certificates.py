@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography.x509.oid import ExtendedKeyUsageOID
 from support.aws.fake_services import fake_aws, refusal
 
 from spotelastic.aws.base.names import Names
@@ -84,15 +83,6 @@ def test_a_certificate_is_renewed_after_half_of_its_time_or_for_another_address(
     assert not fits(found, Subject(MEMBER_NAME, ("10.64.4.253",)), authority, NOW)
     assert not fits(found, MEMBER, make_authority("demo", NOW), NOW)
     assert fits(issue(authority, WORKER, NOW), WORKER, authority, NOW)
-
-
-def test_a_certificate_that_only_calls_is_replaced(
-    authority: Certificate, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ExtendedKeyUsageOID, "SERVER_AUTH", ExtendedKeyUsageOID.CODE_SIGNING)
-    before = issue(authority, WORKER, NOW)
-    monkeypatch.undo()
-    assert not fits(before, WORKER, authority, NOW)
 
 
 def test_none_is_good_for_longer_than_who_signed_it() -> None:

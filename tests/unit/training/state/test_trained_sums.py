@@ -40,7 +40,8 @@ def cut(chunk: Chunk, axis: int, at: int) -> list[Chunk]:
         part = chunk.tensor.narrow(axis, start, end - start)
         offsets = [*chunk.offsets]
         offsets[axis] += start
-        parts.append(chunk._replace(tensor=part, offsets=tuple(offsets), sizes=tuple(part.shape)))
+        place = chunk.shape, tuple(offsets), tuple(part.shape)
+        parts.append(Chunk(chunk.fqn, chunk.path, part, *place))
     return parts
 
 
