@@ -130,7 +130,7 @@ def _counts(path: Path, text: str) -> Trace:
     except ValueError as error:
         raise _bad(path, getattr(error, "lineno", 1), f"not valid JSON: {COUNTS}") from None
     told, counts = value.get("metadata"), value.get("data")
-    gap: Any = told.get("gap_seconds") if isinstance(told, dict) else None
+    gap = told.get("gap_seconds") if isinstance(told, dict) else None
     if type(gap) not in (int, float) or not 0 < gap < math.inf:
         raise UsageError(f"{path}: no gap_seconds: {COUNTS}")
     if not isinstance(counts, list):
