@@ -4,6 +4,8 @@ The simulation comes before money is spent.
 """
 
 import math
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +16,6 @@ from spotelastic.client.config.capacity_policy import ON_DEMAND, capacity
 from spotelastic.errors import UsageError
 from spotelastic.model.counting import counted, dollars
 from spotelastic.validation import size
-from spotelastic.wrapping import note
 
 TraceFile = Annotated[
     Path,
@@ -125,13 +126,12 @@ def replay(
         if not seconds < math.inf:
             raise UsageError(f"{flag} {seconds:g}: expected 0 seconds or more")
     trace = read(file)
-    most = max(trace.most_nodes, minimum) if maximum is None else maximum
-    bought = capacity(on_demand, spot_patience, most)
-    _check_sizes(trace, minimum, most, bought)
+    asked = _asked(trace, minimum, maximum)
+    bought = capacity(on_demand, spot_patience, asked)
     every = snapshot_every or checkpoint_every
     scenario = Scenario(
         minimum,
-        most,
+        _maximum(trace, minimum, asked, bought),
         capacity=bought,
         step=step_time,
         state=size("--state", state),
@@ -141,26 +141,61 @@ def replay(
         automatic=every is None,
         schedule=Schedule(every, checkpoint_every or every) if every else Schedule(),
     )
-    if trace.probes:
-        note(PROBED)
+    for note in _notes(trace, scenario, asked):
+        print(note, file=sys.stderr)
     outcome = play(trace, scenario)
     if json:
-        sizes = {"min_nodes": minimum, "max_nodes": most}
+        sizes = {"min_nodes": minimum, "max_nodes": scenario.max_nodes, "max_asked": maximum}
         print(tables.to_json({**msgspec.to_builtins(outcome), **sizes}))
     else:
         _show(trace, scenario, outcome, instance_type, estimated=spot_price is None)
 
 
-def _check_sizes(trace: "Trace", minimum: int, maximum: int, bought: "Capacity") -> None:
-    """Raise `UsageError` where the job can never have --min nodes."""
+def _asked(trace: "Trace", minimum: int, maximum: int | None) -> int:
+    """Return how many nodes the job may have if capacity allows."""
+    if maximum is None:
+        return max(trace.most_nodes, minimum)
     if maximum < minimum:
         raise UsageError(f"--max {maximum}: is less than --min {minimum}")
-    if bought.on_demand == "never" and minimum > trace.most_nodes + bought.base:
-        besides = f", and --on-demand base={bought.base}" if bought.base else ""
+    return maximum
+
+
+def _maximum(trace: "Trace", minimum: int, asked: int, bought: "Capacity") -> int:
+    """Return how many nodes the job can have, from the trace and on demand.
+
+    Raises `UsageError` if that is less than --min.
+    """
+    most = trace.most_nodes + bought.base
+    if bought.on_demand == "fallback":
+        most = max(most, minimum)
+    if minimum > most:
+        at_most = _at_most(trace, bought)
         raise UsageError(
-            f"--min {minimum}: the trace has at most {counted(trace.most_nodes, 'node')} at a time"
-            f"{besides}: lower it, or add on-demand nodes (--on-demand fallback, "
+            f"--min {minimum}: {at_most}: lower it, or add on-demand nodes (--on-demand fallback, "
             f"--on-demand base={minimum - trace.most_nodes})"
+        )
+    return min(most, asked)
+
+
+def _at_most(trace: "Trace", bought: "Capacity") -> str:
+    text = f"the trace has at most {counted(trace.most_nodes, 'node')} at a time"
+    if bought.on_demand == "fallback":
+        return f"{text}, and --on-demand fallback buys none above --min"
+    return f"{text}, and --on-demand base={bought.base}" if bought.base else text
+
+
+def _notes(trace: "Trace", scenario: "Scenario", asked: int) -> Iterator[str]:
+    """Yield a note for each way in which the replay differs from what was asked."""
+    most = scenario.max_nodes
+    if most < asked:
+        at_most = _at_most(trace, scenario.capacity)
+        yield f"--max {asked}: {at_most}: played with --max {most}"
+    if trace.probes:
+        yield PROBED
+    if scenario.min_nodes > trace.most_nodes:
+        yield (
+            f"--min {scenario.min_nodes}: the trace alone never has so many nodes, so there is no "
+            'goodput of what it allows: see "of paid"'
         )
 
 

@@ -67,6 +67,22 @@ def test_nodes_that_boot_for_longer_than_they_are_waited_for_train_nothing(
 FOUR = "0,add,a\n0,add,b\n0,add,c\n0,add,d\n7200000,remove,d\n"
 
 
+def test_a_maximum_that_the_trace_cannot_have_is_lowered_aloud(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    trace = tmp_path / "market.csv"
+    trace.write_text(FOUR)
+    assert replay(monkeypatch, str(trace), "--max", "8", "--json") == 0
+    told = capsys.readouterr()
+    assert told.err == ("--max 8: the trace has at most 4 nodes at a time: played with --max 4\n")
+    outcome = json.loads(told.out)
+    assert [outcome[name] for name in ("min_nodes", "max_nodes", "max_asked")] == [1, 4, 8]
+    assert replay(monkeypatch, str(trace), "--json") == 0
+    told = capsys.readouterr()
+    outcome = json.loads(told.out)
+    assert (told.err, outcome["max_nodes"], outcome["max_asked"]) == ("", 4, None)
+
+
 @pytest.mark.parametrize(
     ("bought", "most"), [("fallback", 6), ("base=2", 6), ("base=3", 7), ("base=9", 12)]
 )
@@ -81,9 +97,12 @@ def test_what_the_trace_lacks_may_be_bought_on_demand(
     trace.write_text(FOUR)
     asked = (str(trace), "--min", "6", "--max", "12", "--on-demand", bought)
     assert replay(monkeypatch, *asked, "--json") == 0
-    outcome = json.loads(capsys.readouterr().out)
-    assert outcome["most_nodes"] == most
+    told = capsys.readouterr()
+    outcome = json.loads(told.out)
+    assert (outcome["max_nodes"], outcome["most_nodes"]) == (most, most)
     assert outcome["bill"]["on_demand_hours"] > 0.0
+    assert ("played with --max" in told.err) == (most < 12)
+    assert "--min 6: the trace alone never has so many nodes" in told.err
     assert replay(monkeypatch, *asked) == 0
     assert capsys.readouterr().out.splitlines()[-1].split()[0] == "-"
 
