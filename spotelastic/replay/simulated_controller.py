@@ -8,6 +8,7 @@ from spotelastic.controller.accounting.usage import Usage
 from spotelastic.controller.decisions.decide import decide
 from spotelastic.controller.model.observation import (
     Action,
+    AskToEnd,
     CompleteDrain,
     ControllerPolicy,
     DepartedNode,
@@ -93,7 +94,7 @@ class SimulatedController:
         self._incarnations = {name: node.incarnation for name, node in there.items()}
         machines = {machine.id: machine for machine in market.capacity.instances()}
         self._left = {name: left for name, left in self._left.items() if name in machines}
-        groups, costs = market.capacity.groups(), self._scenario.machines
+        groups = market.capacity.groups()
         return Observation(
             **self._remembered.recalled(),
             desired=self._scenario.max_nodes,
@@ -104,7 +105,7 @@ class SimulatedController:
             group=groups[GROUPS.spot],
             on_demand=groups[GROUPS.on_demand],
             short_since=self._short(len(there)),
-            money=Money(spot=costs.spot_usd, on_demand=costs.on_demand_usd),
+            money=self._money(now),
             committed=nodes.committed,
             machines=machines,
             nodes=there,
@@ -113,6 +114,13 @@ class SimulatedController:
             messages=tuple(market.messages.values()),
             handled=frozenset(self._handled),
         )
+
+    def _money(self, now: float) -> Money:
+        """Return what the job has cost; only its limit asks for that, and a bill is long."""
+        limited = self._scenario.capacity.max_cost is not None
+        spent = usage.money(self.bill.values(), now) if limited else Money()
+        costs = self._scenario.machines
+        return replace(spent, spot=costs.spot_usd, on_demand=costs.on_demand_usd)
 
     def _short(self, there: int) -> float | None:
         if there >= self._scenario.min_nodes:
@@ -137,6 +145,8 @@ class SimulatedController:
                 nodes.leave(node.id)
             case SetDesired(group, size):
                 market.capacity.set_desired(group, size)
+            case AskToEnd(ending):
+                nodes.ask_to_end(ending)
             case EndJobAtOnce(job):
                 nodes.end(job)
             case Tell(event):

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from support.draws import drawn
 
 from spotelastic.controller.model.regions import RegionPolicy
+from spotelastic.model.job import Capacity
 from spotelastic.replay.scenario import NodeTimings, Scenario
 from spotelastic.replay.trace import Span, Trace
 
@@ -84,6 +85,13 @@ def test_a_move_is_paid_for() -> None:
     copies = len(dear.moves) * patient.price(SCENARIO)
     assert copies > 0
     assert dear.outcome.bill.usd - free.outcome.bill.usd == pytest.approx(copies, rel=0.01)
+
+
+def test_a_limit_holds_over_all_regions() -> None:
+    limited = replace(SCENARIO, capacity=Capacity(max_cost=6.0))
+    fared = play(REGIONS, limited, TRAVEL)
+    assert 5.0 < fared.outcome.bill.usd <= 6.5
+    assert len(fared.moves) == 1
 
 
 @settings(max_examples=drawn(6), deadline=None)

@@ -121,6 +121,14 @@ def test_on_demand_nodes_fill_up_to_min_after_the_patience_and_go_when_spot_is_b
     assert filled.bill.usd == pytest.approx(spot_only.usd + 3.0 * filled.bill.on_demand_hours)
 
 
+def test_a_job_with_a_limit_ends_before_it_costs_more() -> None:
+    whole = play(trace(*steady(4)), SCENARIO)
+    limited = play(trace(*steady(4)), replace(SCENARIO, capacity=Capacity(max_cost=2.0)))
+    assert limited.bill.usd <= 2.0 < whole.bill.usd
+    assert limited.bill.usd > 1.7
+    assert limited.stretches[-1].end < whole.stretches[-1].end
+
+
 # -- the others ----------------------------------------------------------------------------------
 
 

@@ -127,6 +127,8 @@ class _MovingJob:
 
     def _look(self) -> None:
         now, policy = self.timeline.now, self._travel.policy
+        if self.stay.ended:
+            return  # A limit has ended it, wherever it is.
         offers = self._offers(self.stay)
         self._history = regions.look(self._history, offers, now, policy)
         decision = regions.decide(self._history, offers, now, policy)
@@ -166,7 +168,10 @@ class _MovingJob:
         machines = replace(
             self._scenario.machines, spot_usd=self._travel.usd(region, self._scenario)
         )
-        scenario = replace(self._scenario, machines=machines)
+        capacity = self._scenario.capacity
+        if capacity.max_cost is not None:
+            capacity = replace(capacity, max_cost=max(0.0, capacity.max_cost - self._paid.usd))
+        scenario = replace(self._scenario, machines=machines, capacity=capacity)
         now = self.timeline.now
         controller = SimulatedController(self.timeline, scenario)
         nodes = SimulatedNodes(self.timeline, scenario, controller.stir, commit)

@@ -5,14 +5,19 @@ The simulation comes before money is spent.
 
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from spotelastic.cli.options.common import AsJson
-from spotelastic.client.config.capacity_policy import ON_DEMAND, capacity
+from spotelastic.client.config.capacity_policy import (
+    ON_DEMAND,
+    capacity,
+    seconds_left,
+    with_deadline,
+)
 from spotelastic.errors import UsageError
 from spotelastic.model.counting import counted, dollars
 from spotelastic.validation import size
@@ -21,9 +26,11 @@ TraceFile = Annotated[
     Path,
     typer.Argument(
         metavar="TRACE",
-        help="Lines of milliseconds,add|remove,node, or JSON with a node count per interval.",
+        help="Lines of milliseconds,add|remove,node; JSON with a node count per interval; or a "
+        "folder with the rounds of a prober.",
     ),
 ]
+Zone = Annotated[str, typer.Option(help="With a folder of rounds: the zone to play.")]
 Minimum = Annotated[int, typer.Option("--min", min=1, help="Minimum number of nodes.")]
 Maximum = Annotated[
     int | None,
@@ -60,10 +67,20 @@ OnDemand = Annotated[str, typer.Option(help=f"When to buy on-demand nodes: {ON_D
 SpotPatience = Annotated[
     float, typer.Option(min=0, help="Seconds below --min before on-demand nodes are bought.")
 ]
+MaxCost = Annotated[
+    float | None, typer.Option(help="Stop the job before its workers cost this many US dollars.")
+]
+Deadline = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME", help="Stop the job after this time, e.g. 90m or 8h, finished or not."
+    ),
+]
 
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from spotelastic_checkpoints.types import Schedule
 
     from spotelastic.model.job import Capacity
     from spotelastic.replay.outcome import ReplayOutcome
@@ -86,6 +103,10 @@ PROBED = (
     "The trace says where launches would have succeeded, not how long nodes stayed: played as if "
     "nodes were taken whenever a launch would have failed."
 )
+MORE_THAN_ALLOWED = (
+    "Goodput over 100%: nodes also train between their notice and their leaving, which the trace's "
+    "own time does not contain."
+)
 TYPE = "g5.xlarge"
 """Instance type whose prices are used by default."""
 
@@ -106,49 +127,51 @@ def replay(
     spot_price: SpotPrice = None,
     on_demand: OnDemand = "never",
     spot_patience: SpotPatience = 600.0,
+    max_cost: MaxCost = None,
+    deadline: Deadline = None,
+    zone: Zone = "",
     json: AsJson = False,
 ) -> None:
     """Simulate a job on a recorded spot trace, in virtual time.
 
     The code that decides about rounds and replacements in a cluster decides here too.
     """
-    import msgspec
-    from spotelastic_checkpoints.types import Schedule
-
-    from spotelastic.cli.render import tables
     from spotelastic.replay.play import play
     from spotelastic.replay.scenario import Scenario
     from spotelastic.replay.trace import read
 
-    if not 0 < step_time < math.inf:
-        raise UsageError(f"--step-time {step_time:g}: expected more than 0 seconds")
-    for flag, seconds in (("--notice", notice), ("--boot", boot), ("--start-time", start_time)):
-        if not seconds < math.inf:
-            raise UsageError(f"{flag} {seconds:g}: expected 0 seconds or more")
-    trace = read(file)
+    _check_times(step_time, {"--notice": notice, "--boot": boot, "--start-time": start_time})
+    trace = read(file, zone)
     asked = _asked(trace, minimum, maximum)
-    bought = capacity(on_demand, spot_patience, asked)
-    every = snapshot_every or checkpoint_every
+    bought = capacity(on_demand, spot_patience, asked, max_cost=max_cost)
+    saves = _schedule(snapshot_every, checkpoint_every)
     scenario = Scenario(
         minimum,
         _maximum(trace, minimum, asked, bought),
-        capacity=bought,
+        capacity=with_deadline(bought, seconds_left(deadline), 0.0),
         step=step_time,
         state=size("--state", state),
         sharded=sharded,
         notice=notice,
         machines=_machines(instance_type, spot_price, boot, start_time),
-        automatic=every is None,
-        schedule=Schedule(every, checkpoint_every or every) if every else Schedule(),
+        **({"automatic": True} if saves is None else {"schedule": saves}),
     )
     for note in _notes(trace, scenario, asked):
         print(note, file=sys.stderr)
     outcome = play(trace, scenario)
     if json:
-        sizes = {"min_nodes": minimum, "max_nodes": scenario.max_nodes, "max_asked": maximum}
-        print(tables.to_json({**msgspec.to_builtins(outcome), **sizes}))
+        _show_json(scenario, outcome, maximum)
     else:
         _show(trace, scenario, outcome, instance_type, estimated=spot_price is None)
+
+
+def _check_times(step: float, others: Mapping[str, float]) -> None:
+    """Check durations in seconds; `others` is keyed by flag."""
+    if not 0 < step < math.inf:
+        raise UsageError(f"--step-time {step:g}: expected more than 0 seconds")
+    for flag, seconds in others.items():
+        if not 0 <= seconds < math.inf:
+            raise UsageError(f"{flag} {seconds:g}: expected 0 seconds or more")
 
 
 def _asked(trace: "Trace", minimum: int, maximum: int | None) -> int:
@@ -199,6 +222,15 @@ def _notes(trace: "Trace", scenario: "Scenario", asked: int) -> Iterator[str]:
         )
 
 
+def _schedule(snapshot_every: int | None, checkpoint_every: int | None) -> "Schedule | None":
+    from spotelastic_checkpoints.types import Schedule
+
+    snapshots = snapshot_every or checkpoint_every
+    if snapshots is None:
+        return None
+    return Schedule(snapshots, checkpoint_every or snapshots)
+
+
 def _machines(type_: str, spot_price: float | None, boot: float, start: float) -> "NodeTimings":
     from spotelastic.aws.compute.prices import shipped_table
     from spotelastic.replay.scenario import NodeTimings
@@ -213,6 +245,17 @@ def _machines(type_: str, spot_price: float | None, boot: float, start: float) -
 
 
 # -- what is shown -------------------------------------------------------------------------------
+
+
+def _show_json(scenario: "Scenario", outcome: "ReplayOutcome", maximum: int | None) -> None:
+    """Print the outcome, with the numbers of nodes and the --max that was asked for."""
+    import msgspec
+
+    from spotelastic.cli.render.tables import to_json
+
+    sizes = {"min_nodes": scenario.min_nodes, "max_nodes": scenario.max_nodes}
+    told = {**sizes, "max_asked": maximum}
+    print(to_json({**msgspec.to_builtins(outcome), **told}))
 
 
 def _show(
@@ -238,7 +281,10 @@ def _show(
         f"a job of {scenario.min_nodes} to {scenario.max_nodes} nodes: steps of "
         f"{scenario.step:g} s, {scenario.state / 1e9:g} GB; {price}\n"
     )
-    tables.display(_table(outcome, allows=scenario.min_nodes <= trace.most_nodes))
+    allows = scenario.min_nodes <= trace.most_nodes
+    tables.display(_table(outcome, allows=allows))
+    if allows and outcome.goodput > 1:
+        print(MORE_THAN_ALLOWED)
 
 
 def _table(each: "ReplayOutcome", *, allows: bool) -> "RenderableType":

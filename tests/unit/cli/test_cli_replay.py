@@ -121,6 +121,8 @@ def test_what_the_trace_lacks_may_be_bought_on_demand(
         (("--boot", "inf"), "--boot inf: expected 0 seconds or more"),
         (("--on-demand", "always"), "--on-demand always: expected never, fallback or base=N"),
         (("--max", "4", "--on-demand", "base=5"), "--on-demand base=5 is more than --max 4"),
+        (("--deadline", "soon"), "--deadline soon: expected a time, such as 90m or 8h"),
+        (("--max-cost", "0"), "--max-cost 0: expected more than 0 US dollars"),
         (("--step-time", "0"), "--step-time 0: expected more than 0 seconds"),
         (("--state", "much"), "--state much: expected a size, such as 20GB"),
         (("--instance-type", "x9.huge"), "give one with --spot-price"),
@@ -145,3 +147,18 @@ def test_a_bad_trace_is_told_with_its_line(
     bad.write_text("0,add,a\n10,add\n")
     assert replay(monkeypatch, str(bad)) == 2
     assert f"{bad}:2: '10,add': expected milliseconds,add|remove,node" in capsys.readouterr().err
+
+
+def test_goodput_above_what_the_trace_allows_is_explained(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A node trains until it leaves, after its notice as well, where the others are too few."""
+    trace = tmp_path / "calm.csv"
+    trace.write_text("0,add,a\n0,add,b\n7200000,remove,b\n9000000,remove,a\n")
+    asked = ("--min", "2", "--max", "2", "--boot", "0", "--start-time", "0")
+    told = {}
+    for notice in ("1500", "0"):
+        assert replay(monkeypatch, str(trace), *asked, "--notice", notice) == 0
+        told[notice] = capsys.readouterr().out
+    assert "Goodput over 100%" in told["1500"]
+    assert "Goodput over 100%" not in told["0"]

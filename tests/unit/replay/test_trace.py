@@ -2,9 +2,12 @@
 
 import json
 import math
+import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from spotelastic.errors import UsageError
 from spotelastic.replay.trace import Span, read
@@ -42,6 +45,68 @@ def test_counts_become_nodes_that_are_there_at_the_time(tmp_path: Path) -> None:
     assert read(file) == trace
 
 
+def round_of(at: int, **zones: int) -> str:
+    """What SkyNomad's prober writes of a round, ten minutes after the one before."""
+    minute = f"{at // 6:02}:{at % 6}0"
+    told = {
+        "run_id": f"20251003-{minute}",
+        "scheduled_at": f"2025-10-03T{minute}:00.002281-07:00",
+        "interval_sec": 600,
+        "status": "success",
+        "zone_results": {
+            zone.replace("_", "-"): {"instances_created": count, "instances_requested": 16}
+            for zone, count in zones.items()
+        },
+    }
+    return json.dumps(told)
+
+
+@given(
+    st.dictionaries(
+        st.integers(0, 40),
+        st.fixed_dictionaries({"us_west1_a": st.integers(0, 16), "us_east4_b": st.integers(0, 16)}),
+        min_size=2,
+    )
+)
+def test_the_rounds_of_a_prober_are_a_trace_of_each_zone(
+    rounds: dict[int, dict[str, int]],
+) -> None:
+    """A round that is missing changes nothing: what was there before is still there."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for number, (at, found) in enumerate(rounds.items()):
+            (folder / f"{number}.json").write_text(round_of(at, **found))
+        begun = min(rounds)
+        for zone in ("us_west1_a", "us_east4_b"):
+            if not any(found[zone] for found in rounds.values()):
+                continue
+            trace = read(folder, zone.replace("_", "-"))
+            assert trace.probes
+            assert trace.length == pytest.approx((max(rounds) - begun + 1) * 600.0)
+            for at in range(begun, max(rounds) + 1):
+                moment = (at - begun) * 600.0 + 300.0
+                there = sum(span.start <= moment < span.end for span in trace.spans)
+                assert there == rounds[max(each for each in rounds if each <= at)][zone]
+
+
+def test_a_folder_of_rounds_is_told_by_its_zones(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="contains no rounds of a prober"):
+        read(tmp_path)
+    written(tmp_path, round_of(0, us_west1_a=3, us_east4_b=0), "one.json")
+    with pytest.raises(
+        UsageError, match=r"give one of its zones \(--zone\): us-east4-b, us-west1-a"
+    ):
+        read(tmp_path)
+    with pytest.raises(UsageError, match="--zone x: no such zone: us-east4-b"):
+        read(tmp_path, "x")
+    for other in ("{}", "[]", "no JSON", round_of(1, us_west1_a=-1)):
+        broken = written(tmp_path, other, "two.json")
+        with pytest.raises(UsageError, match="not a round of a prober"):
+            read(tmp_path, "us-west1-a")
+    with pytest.raises(UsageError, match="only a folder of rounds has zones"):
+        read(broken, "us-west1-a")
+
+
 def test_a_trace_with_prices_says_when_the_node_was_taken(tmp_path: Path) -> None:
     told = {"metadata": {"gap_seconds": 600, "price_info": {"price": 1.2}}, "data": [0, 0, 1, 0]}
     trace = read(written(tmp_path, json.dumps(told), "full.json"))
@@ -67,39 +132,31 @@ def test_public_traces_are_read_whole() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "where", "told"),
+    ("text", "line", "told"),
     [
-        ("0,add,a\n5,gone,a\n", ":2", "expected milliseconds,add|remove,node"),
-        ("0,add,a\nx,remove,a\n", ":2", "expected milliseconds,add|remove,node"),
-        ("0,add\n", ":1", "expected milliseconds,add|remove,node"),
-        ("0,add,a\n-5,remove,a\n", ":2", "expected milliseconds,add|remove,node"),
-        (f"0,add,a\n{'9' * 400},remove,a\n", ":2", "expected milliseconds,add|remove,node"),
-        ("500,add,a\n200,remove,a\n", ":2", "goes back in time"),
-        ("0,add,a\n9,add,a\n", ":2", "a is added a second time"),
-        ("0,add,a\n9,remove,b\n", ":2", "b is not there"),
-        ('{"metadata": {"gap_seconds": 600},\n "data": [1, 2,\n x]}', ":3", "not valid JSON"),
-        (
-            '{"metadata": {"gap_seconds": 600},\n "data": [1, 2,\n -1]}',
-            ": data[2]",
-            "is -1: expected a number of",
-        ),
-        (
-            '{"metadata": {"gap_seconds": 600},\n "data": [1, 2.5]}',
-            ": data[1]",
-            "is 2.5: expected a number of",
-        ),
-        ('{"metadata": {\n"gap_seconds": 0},\n "data": [1]}', "", "no gap_seconds"),
-        ('{"metadata": {"gap_seconds": 600},\n "data": "many"}', "", "no list of counts"),
-        ('{"data": [1]}', "", "no gap_seconds"),
+        ("0,add,a\n5,gone,a\n", 2, "expected milliseconds,add|remove,node"),
+        ("0,add,a\nx,remove,a\n", 2, "expected milliseconds,add|remove,node"),
+        ("0,add\n", 1, "expected milliseconds,add|remove,node"),
+        ("0,add,a\n-5,remove,a\n", 2, "expected milliseconds,add|remove,node"),
+        (f"0,add,a\n{'9' * 400},remove,a\n", 2, "expected milliseconds,add|remove,node"),
+        ("500,add,a\n200,remove,a\n", 2, "goes back in time"),
+        ("0,add,a\n9,add,a\n", 2, "a is added a second time"),
+        ("0,add,a\n9,remove,b\n", 2, "b is not there"),
+        ('{"metadata": {"gap_seconds": 600},\n "data": [1, 2,\n x]}', 3, "not valid JSON"),
+        ('{"metadata": {"gap_seconds": 600},\n "data": [1, 2,\n -1]}', 3, "expected a number of"),
+        ('{"metadata": {"gap_seconds": 600},\n "data": [1, 2.5]}', 2, "expected a number of"),
+        ('{"metadata": {\n"gap_seconds": 0},\n "data": [1]}', 2, "no gap_seconds"),
+        ('{"metadata": {"gap_seconds": 600},\n "data": "many"}', 2, "no list of counts"),
+        ('{"data": [1]}', 1, "no gap_seconds"),
     ],
 )
-def test_what_is_no_trace_is_refused_with_file_place_and_what_was_expected(
-    tmp_path: Path, text: str, where: str, told: str
+def test_what_is_no_trace_is_refused_with_file_line_and_what_was_expected(
+    tmp_path: Path, text: str, line: int, told: str
 ) -> None:
     file = written(tmp_path, text)
     with pytest.raises(UsageError) as refused:
         read(file)
-    assert str(refused.value).startswith(f"{file}{where}")
+    assert str(refused.value).startswith(f"{file}:{line}: ")
     assert told in str(refused.value)
 
 
