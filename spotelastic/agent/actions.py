@@ -12,15 +12,15 @@ from spotelastic.rendezvous import decision
 
 
 class Action(msgspec.Struct, frozen=True):
-    """One that is not local writes to etcd, and waits until `NodeRetries.write_at`."""
+    """What an agent does. What is not local writes to etcd, from `NodeRetries.write_at` on."""
 
 
 class LocalAction(Action, frozen=True):
-    """One that needs no etcd."""
+    """An action that needs no etcd."""
 
 
 class DaemonAction(LocalAction, frozen=True):
-    """One that asks the daemon, and waits until `NodeRetries.ask_at`."""
+    """An action that asks the daemon, from `NodeRetries.ask_at` on."""
 
 
 class StartZygote(LocalAction, frozen=True):
