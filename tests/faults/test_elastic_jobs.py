@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.kubernetes import emulated_kueue, operator_parts
@@ -117,7 +118,8 @@ def test_a_queue_admits_a_job_whole_and_a_preempted_one_goes_on_from_its_last_st
     applied.kube.create(
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "told"}, "data": data}
     )
-    sizes = {"min": 2, "max": 2, "codeFrom": {"configMap": "told"}, "queue": "team", "linger": 0}
+    sizes: dict[str, Any] = {"min": 2, "max": 2, "linger": 0, "queue": "team"}
+    sizes["codeFrom"] = {"configMap": "told"}
     with kueue.looking():
         applied.apply("low", ENDLESS, **sizes)
         applied.training("low", 2)

@@ -241,7 +241,11 @@ def test_pods_are_where_the_checks_of_the_queue_place_them(team: Team) -> None:
     team.apply("gpt", toleration=["spot"])
     team.look()
     name = team.kueue.workload("gpt")["metadata"]["name"]
-    update = {"name": "workers", "nodeSelector": {"pool": "a"}, "annotations": {"a/b": "c"}}
+    update: dict[str, Any] = {
+        "name": "workers",
+        "nodeSelector": {"pool": "a"},
+        "annotations": {"a/b": "c"},
+    }
     update |= {"tolerations": [{"key": "pool", "operator": "Exists"}]}
     check = {"name": "c", "state": "Ready", "message": "", "podSetUpdates": [update]}
     team.api.patch("Workload", name, {"status": {"admissionChecks": [check]}}, "Status")
