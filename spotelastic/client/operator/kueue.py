@@ -6,7 +6,7 @@ is given back while pods still use it.
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,15 +15,15 @@ from spotelastic.client.operator.resource import JobResource
 from spotelastic.client.operator.told import condition
 from spotelastic.kubernetes import cluster_manifests
 from spotelastic.kubernetes.pods import Manifest
-from spotelastic.kubernetes.provider import pod_reading
 from spotelastic.kubernetes.provider.api_client import CUSTOM
 from spotelastic.kubernetes.provider.kube_names import KubeNames
 
 KIND, PRIORITY = "Workload", "WorkloadPriorityClass"
 GROUP, VERSION, _ = CUSTOM[KIND]
-JOB_UID = f"{GROUP}/job-uid"
 ASKED = "spotelastic/asked"
 """Annotation of a Workload with what was asked for: a digest of the pods, and how many."""
+TOLD = frozenset({"ready", "finish", "release"})
+"""Steps of the operator that a Workload's status tells of."""
 CONTROL, WORKERS = "control", "workers"
 AT_ONCE = frozenset({"Preempted", "NodeFailures"})
 """Reasons of an eviction after which a job queues again by itself; after others Kueue says when."""
@@ -50,7 +50,6 @@ def workload(its: JobResource, job: KubeJob) -> Manifest:
         "kind": KIND,
         "metadata": {
             "name": name(its),
-            "labels": {JOB_UID: its.uid},
             "annotations": {ASKED: word},
             "ownerReferences": [{**its.reference, "controller": True}],
         },
@@ -71,34 +70,28 @@ class QueuedJob:
     """What Kueue says of a job that has a queue."""
 
     found: Manifest | None = None
-    """Its Workload."""
+    """Its Workload; None: there is none that stays."""
     wanted: Manifest | None = None
     """The Workload that it asks for now; None: what it asks for cannot be."""
 
     @property
-    def is_there(self) -> bool:
-        """Whether there is a Workload that stays."""
-        return self.found is not None and not pod_reading.is_ending(self.found)
-
-    @property
-    def is_evicted(self) -> bool:
-        """Whether Kueue wants the pods to end."""
-        spec = self.found["spec"] if self.found else {}
-        return self.holds("Evicted") or spec.get("active") is False
-
-    @property
     def is_admitted(self) -> bool:
         """Whether the job may have pods: those that its Workload was admitted with."""
-        may = self.is_there and self.holds("Admitted") and not self.holds("Finished")
-        return may and not self.is_evicted and self._fits
+        ends = self.holds("Evicted") or self.holds("Finished")
+        return self.holds("Admitted") and not ends and self.is_asked
 
     @property
     def is_asked(self) -> bool:
-        """Whether the Workload asks for what the job asks for."""
-        if not self.is_there or self.holds("Finished"):
-            return False
-        is_same = self.wanted is None or _asked(self.found) == _asked(self.wanted)
-        return self._fits if self.holds("QuotaReserved") else is_same
+        """Whether the Workload asks for what the job asks for, or has enough for it."""
+        if self.found is None or self.wanted is None or self.holds("Finished"):
+            return self.found is not None and not self.holds("Finished")
+        was, now = (
+            (each["metadata"].get("annotations") or {}).get(ASKED, "").split(" ")
+            for each in (self.found, self.wanted)
+        )
+        if not self.holds("QuotaReserved"):
+            return bool(was == now)
+        return bool(was[0] == now[0]) and self.most >= int(now[1].partition("-")[0])
 
     @property
     def most(self) -> int:
@@ -108,7 +101,9 @@ class QueuedJob:
 
     @property
     def message(self) -> str:
-        """Kueue's words."""
+        """Kueue's words on why the job has no pods, or ours."""
+        if self.holds("Admitted") and not self.holds("Evicted"):
+            return "it asks for other pods than it was admitted with"
         its = self.condition("Evicted" if self.holds("Evicted") else "QuotaReserved")
         return str(its.get("message") or "waits for its queue")
 
@@ -140,49 +135,37 @@ class QueuedJob:
         pods = replace(pods, placement=place, template=template)
         return replace(job, spec=replace(job.spec, settings=settings), pods=pods)
 
-    def released(self, now: float) -> Manifest:
-        """Return the patch of the status that gives the room back, once the pods are gone."""
-        reason, message = self.condition("Evicted").get("reason", "Deactivated"), self.message
-        patch = self.told(
-            (
-                ("QuotaReserved", False, "Pending", message),
-                ("Admitted", False, "NoReservation", message),
-                ("PodsReady", False, "WaitForStart", message),
-                ("Requeued", reason in AT_ONCE, reason, message),
-            ),
-            now,
-        )
-        return {**patch, "status": {**patch["status"], "admission": None}}
+    def told(self, step: str, state: str, message: str, now: float) -> Manifest:
+        """Return the patch of the Workload's status for a step of a job in this state.
 
-    def told(self, said: Iterable[tuple[str, bool, str, str]], now: float) -> Manifest:
-        """Return the patch of the status that changes these conditions (`told.condition`)."""
+        "release" gives the room back; the pods are gone then.
+        """
+        word = "Succeeded" if state == "succeeded" else "Failed"
+        reason, why = self.condition("Evicted").get("reason", ""), self.message
+        said: dict[str, tuple[tuple[str, bool, str, str], ...]] = {
+            "ready": (("PodsReady", True, "Started", message),),
+            "finish": (("Finished", True, word, message),),
+            "release": (
+                ("QuotaReserved", False, "Pending", why),
+                ("Admitted", False, "NoReservation", why),
+                ("PodsReady", False, "WaitForStart", why),
+                ("Requeued", reason in AT_ONCE, reason, why),
+            ),
+        }
         metadata = self.found["metadata"] if self.found else {}
         known = {each["type"]: each for each in self._status.get("conditions") or ()}
         generation = int(metadata.get("generation", 1))
-        for each in said:
+        for each in said[step]:
             known[each[0]] = condition(self._status, generation, each, now)
+        status: Manifest = {"conditions": list(known.values())}
+        if step == "release":
+            status["admission"] = None
         # With the version: Kueue may write at the same time.
-        version = {"resourceVersion": metadata["resourceVersion"]}
-        return {"metadata": version, "status": {"conditions": list(known.values())}}
+        return {"metadata": {"resourceVersion": metadata["resourceVersion"]}, "status": status}
 
     @property
     def _status(self) -> Mapping[str, Any]:
         return (self.found or {}).get("status") or {}
-
-    @property
-    def _fits(self) -> bool:
-        """Whether what was admitted is enough for what the job asks for."""
-        if self.wanted is None or not self.holds("QuotaReserved"):
-            return True
-        (shape, _), (wanted, sizes) = _asked(self.found), _asked(self.wanted)
-        return shape == wanted and self.most >= int(sizes.partition("-")[0])
-
-
-def _asked(found: Manifest | None) -> tuple[str, str]:
-    """Return the shape and the sizes that a Workload asks for."""
-    metadata = (found or {}).get("metadata") or {}
-    shape, _, sizes = (metadata.get("annotations") or {}).get(ASKED, "").partition(" ")
-    return shape, sizes
 
 
 def _counted(template: Manifest) -> Manifest:

@@ -62,7 +62,7 @@ def look(api: KubeApi, found: Manifest, image: str) -> LookedAt:
         is_whole=_is_whole(api, KubeNames(its.name)),
         published=stored.status(),
         events=stored.events(),
-        queue=QueuedJob(api.get(kueue.KIND, kueue.name(its))) if its.queue else None,
+        queue=QueuedJob(_workload(api, its)) if its.queue else None,
     )
     try:
         job = wanted(its, _files(api, its.code_map), image)
@@ -91,29 +91,12 @@ def carry_out(api: KubeApi, at: LookedAt, decision: OperatorDecision, now: float
     if decision.status != its.status:
         api.patch(KIND, its.name, {"status": dict(decision.status)}, "Status")
     _take(api, at, decision, say)
-    if at.seen.queue is not None:
-        _tell_queue(api, at.seen, at.seen.queue, decision, now)
-
-
-def _tell_queue(
-    api: KubeApi, seen: ResourceSeen, queue: QueuedJob, decision: OperatorDecision, now: float
-) -> None:
-    """Ask Kueue for what the job needs, or tell it how the job is doing."""
-    its, after = seen.resource, decision.status
-    word = "Succeeded" if after["state"] == "succeeded" else "Failed"
-    match decision.step:
-        case "ask":
-            _ask(api, its, queue)
-            return
-        case "release":
-            patch = queue.released(now)
-        case "ready":
-            patch = queue.told([("PodsReady", True, "Started", after["message"])], now)
-        case "finish":
-            patch = queue.told([("Finished", True, word, after["message"])], now)
-        case _:
-            return
-    api.patch(kueue.KIND, kueue.name(its), patch, "Status")
+    queue, after = at.seen.queue, decision.status
+    if queue is not None and decision.step == "ask":
+        _ask(api, its, queue)
+    elif queue is not None and decision.step in kueue.TOLD:
+        patch = queue.told(decision.step, after["state"], after["message"], now)
+        api.patch(kueue.KIND, kueue.name(its), patch, "Status")
 
 
 def _ask(api: KubeApi, its: JobResource, queue: QueuedJob) -> None:
@@ -133,11 +116,11 @@ def _ask(api: KubeApi, its: JobResource, queue: QueuedJob) -> None:
         ref = {"group": kueue.GROUP, "kind": kueue.PRIORITY, "name": its.priority_class}
         spec |= {"priorityClassRef": ref, "priority": found["value"]}
     wanted = {**queue.wanted, "spec": spec}
-    if queue.found is not None:
-        api.patch(kueue.KIND, kueue.name(its), wanted)
-        return
     try:
-        api.create(wanted)
+        if queue.found is None:
+            api.ensure(wanted)
+        else:
+            api.patch(kueue.KIND, kueue.name(its), wanted)
     except Missing as error:
         raise Undefined(kueue.KIND) from error
 
@@ -177,6 +160,11 @@ def _is_whole(api: KubeApi, its: KubeNames) -> bool:
     parts = ("Deployment", its.control), ("ReplicaSet", its.spot), ("ReplicaSet", its.on_demand)
     found = (api.get(kind, name) for kind, name in parts)
     return all(each is not None and not pod_reading.is_ending(each) for each in found)
+
+
+def _workload(api: KubeApi, its: JobResource) -> Manifest | None:
+    found = api.get(kueue.KIND, kueue.name(its))
+    return None if found is None or pod_reading.is_ending(found) else found
 
 
 def _root(api: KubeApi, its: JobResource) -> RootState:

@@ -95,7 +95,7 @@ class ResourceSeen:
         queue = self.queue
         if queue is None or queue.is_admitted or self.root == "other" or self.has_ended:
             return None
-        is_queued = self.is_stopped and not queue.is_evicted
+        is_queued = self.is_stopped and not queue.holds("Evicted")
         return QUEUED if is_queued else SUSPENDED, queue.message
 
     @property
@@ -173,14 +173,14 @@ def _step(seen: ResourceSeen, refusal: SpecRefusal | None) -> OperatorStep:
 
 def _queue_step(seen: ResourceSeen, queue: QueuedJob, refusal: SpecRefusal | None) -> QueueStep:
     if seen.has_ended:
-        return "finish" if queue.is_there and not queue.holds("Finished") else "none"
+        return "none" if queue.found is None or queue.holds("Finished") else "finish"
     if queue.is_admitted:
         state = seen.state if seen.root == "ours" else None
         runs = state is not None and state.state == "running"
         return "ready" if runs and not queue.holds("PodsReady") else "none"
     if not seen.is_stopped:
         return "suspend"
-    if queue.is_evicted and queue.holds("QuotaReserved"):
+    if queue.holds("Evicted") and queue.holds("QuotaReserved"):
         return "release"
     return "none" if queue.is_asked or refusal is not None else "ask"
 

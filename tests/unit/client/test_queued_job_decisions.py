@@ -25,7 +25,7 @@ def resource(**given: Any) -> JobResource:
     return JobResource(**values | given)
 
 
-def workload(*holds: str, asked: str = "a 2-4", count: int = 4, **given: Any) -> dict[str, Any]:
+def workload(*holds: str, asked: str = "a 2-4", count: int = 4) -> dict[str, Any]:
     """A Workload of which these conditions hold."""
     conditions = [
         {"type": word, "status": str(word in holds), "reason": "Preempted", "message": f"{word}."}
@@ -35,7 +35,7 @@ def workload(*holds: str, asked: str = "a 2-4", count: int = 4, **given: Any) ->
     sets = [{"name": "control", "count": 1}, {"name": "workers", "count": count}]
     admission = {"podSetAssignments": sets} if "QuotaReserved" in holds else None
     return {
-        "metadata": {"annotations": {ASKED: asked}, "resourceVersion": "7", **given},
+        "metadata": {"annotations": {ASKED: asked}, "resourceVersion": "7"},
         "spec": {"active": True},
         "status": {"conditions": conditions, "admission": admission},
     }
@@ -63,13 +63,10 @@ def stopped(queue: QueuedJob, **given: Any) -> ResourceSeen:
 
 
 workloads = st.none() | st.builds(
-    lambda holds, asked, count, ending: workload(
-        *holds, asked=asked, count=count, **({"deletionTimestamp": "t"} if ending else {})
-    ),
+    lambda holds, asked, count: workload(*holds, asked=asked, count=count),
     st.lists(st.sampled_from(WORDS), unique=True),
     st.sampled_from(["a 2-4", "a 2-8", "b 2-4"]),
     st.integers(1, 4),
-    st.booleans(),
 )
 anything = st.builds(
     ResourceSeen,
@@ -126,7 +123,6 @@ def test_what_a_queue_must_never_see_is_never_decided(it: ResourceSeen) -> None:
         (stopped(queued(*ADMITTED, "Evicted"), has_pods=True), "suspend"),
         (stopped(queued(*ADMITTED, "Evicted")), "release"),
         (stopped(queued("Evicted")), "none"),
-        (stopped(queued(deletionTimestamp="t")), "ask"),
         (seen(queued(*ADMITTED), published=published("succeeded")), "finish"),
         (seen(queued("Finished"), published=published("succeeded")), "none"),
         (seen(queued("Finished")), "suspend"),
@@ -162,7 +158,7 @@ def test_each_suspension_and_each_beginning_is_told() -> None:
 def test_room_is_given_back_as_kueue_expects_it(reason: str, requeued: str) -> None:
     found = workload(*ADMITTED, "Evicted")
     found["status"]["conditions"][2]["reason"] = reason
-    patch = QueuedJob(found).released(86400.0)
+    patch = QueuedJob(found).told("release", "suspended", "", 86400.0)
     assert patch["metadata"] == {"resourceVersion": "7"} and patch["status"]["admission"] is None
     told = {each["type"]: each for each in patch["status"]["conditions"]}
     assert {name: each["status"] for name, each in told.items()} == {

@@ -211,7 +211,8 @@ def test_what_kueue_counts_is_asked_for_anew_and_nothing_else(team: Team) -> Non
     assert team.kueue.workload("gpt")["metadata"]["uid"] == first and len(team.pods("gpt")) == 2
     team.api.patch(KIND, "gpt", {"spec": {"cpu": "8"}})
     team.look()
-    assert team.state("gpt")[0] == "suspended"
+    told = "it asks for other pods than it was admitted with"
+    assert team.state("gpt") == ("suspended", told)
     for _ in range(2):
         team.end_pods("gpt")
         team.look()
