@@ -22,7 +22,7 @@ from spotelastic.client.kubernetes.kube_cluster import KubeCluster, put, ship
 from spotelastic.client.kubernetes.kube_job import KubeJob
 from spotelastic.client.kubernetes.pod_job import pod_template
 from spotelastic.client.operator.fields import FIXED, fields
-from spotelastic.client.operator.resource import CODE_FROM, QUEUE, JobResource
+from spotelastic.client.operator.resource import CODE_FROM, JobResource
 from spotelastic.client.progress import Say
 from spotelastic.client.targets.kube_target import KubeTarget
 from spotelastic.clock import steady
@@ -61,7 +61,7 @@ def manifest(job: KubeJob, code: Mapping[str, str]) -> Manifest:
     where = {"namespace": config.namespace} if config.namespace else {}
     noted: Manifest = {"annotations": {elastic_job.FOLDER: spec.folder}} if spec.folder else {}
     if config.queue:
-        noted["labels"] = {QUEUE: config.queue}
+        noted["labels"] = {elastic_job.QUEUE: config.queue}
     return {
         "apiVersion": elastic_job.API_VERSION,
         "kind": KIND,

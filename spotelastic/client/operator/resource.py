@@ -23,8 +23,6 @@ from spotelastic.kubernetes.pods import Manifest
 from spotelastic.kubernetes.provider.kube_names import KubeNames
 
 CODE_FROM = "codeFrom"
-QUEUE, PRIORITY_CLASS = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/priority-class"
-"""Labels of an ElasticJob that Kueue admits, as all of its jobs have them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +60,8 @@ class JobResource:
             spec=found.get("spec") or {},
             status=found.get("status") or {},
             folder=(metadata.get("annotations") or {}).get(elastic_job.FOLDER, ""),
-            queue=labels.get(QUEUE, ""),
-            priority_class=labels.get(PRIORITY_CLASS, ""),
+            queue=labels.get(elastic_job.QUEUE, ""),
+            priority_class=labels.get(elastic_job.PRIORITY_CLASS, ""),
         )
 
     @property

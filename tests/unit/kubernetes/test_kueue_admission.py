@@ -18,6 +18,7 @@ from support.kubernetes.operator_parts import KUEUE, OWN, definition, operator_r
 from support.kubernetes.pod_jobs import check_schema
 from support.kubernetes.stored_api import PLACE, StoredApi, names, namespace
 
+from spotelastic.client.kubernetes.kube_cluster import KubeCluster
 from spotelastic.client.kubernetes.kube_job import kube_job
 from spotelastic.client.kubernetes.pod_config import PodConfig
 from spotelastic.client.operator import apply
@@ -29,7 +30,9 @@ from spotelastic.kubernetes.elastic_job import API_VERSION, KIND
 from spotelastic.kubernetes.provider.api_client import KubeApi
 from spotelastic.kubernetes.provider.config_map_objects import ConfigMapObjects
 from spotelastic.kubernetes.provider.kube_names import KubeNames
+from spotelastic.kubernetes.provider.kubernetes_cloud import connect
 from spotelastic.model.progress import Status
+from spotelastic.model.requests.command import Command
 
 QUEUE, CLASS = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/priority-class"
 MAY_READ_CLASSES = {"apiGroups": ["kueue.x-k8s.io"], "resources": ["workloadpriorityclasses"]}
@@ -146,6 +149,13 @@ def test_fewer_nodes_are_admitted_and_no_more_are_made(team: Team) -> None:
     team.look()
     assert team.most("gpt") == 2
     assert team.kueue.used() == 4
+    cluster = KubeCluster.of(team.api, "gpt")
+    assert cluster is not None
+    cluster.send(Command("c", "scale", None, 9))
+    (sent,) = connect(team.api, "gpt").commands.receive(0.0)
+    assert sent.content is not None and sent.content.max_nodes == 2, "the operator does the rest"
+    team.look()
+    assert team.most("gpt") == 3
 
 
 def test_an_evicted_job_gives_its_room_back_once_its_pods_are_gone(team: Team) -> None:
