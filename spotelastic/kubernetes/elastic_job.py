@@ -15,3 +15,7 @@ FINALIZER = f"{GROUP}/cluster"
 MARK = "elastic-job.json"
 """The object of a cluster that says which ElasticJob it was made for. Of all objects it goes last.
 """
+QUEUED, SUSPENDED = "queued", "suspended"
+"""States of a job that Kueue has not admitted yet, and of one whose pods it has taken away."""
+QUEUE, PRIORITY_CLASS = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/priority-class"
+"""Labels of an ElasticJob that Kueue admits, as all of its jobs have them."""

@@ -1,12 +1,16 @@
 """Jobs that are applied with kubectl, and the operator that carries them out."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from support.kubernetes import operator_parts
+from support.kubernetes import emulated_kueue, operator_parts
 from support.kubernetes.elastic_jobs import SCRIPT, Applied, conditions
+from support.kubernetes.emulated_kueue import EmulatedKueue
 from support.kubernetes.kube_client import emulated
+from support.kubernetes.operator_parts import KUEUE
 from support.processes.patience import eventually
 
 from spotelastic.errors import EnvironmentFailure
@@ -25,6 +29,8 @@ SELDOM = {
     ("update", "", "configmaps"),  # at a command such as `scale`
 }
 """Rights of the control pod that a short life need not use."""
+PATCHED = ("patch", "kueue.x-k8s.io", "workloads")
+"""A right of the operator that it uses where a job that waits in a queue is changed."""
 
 
 @pytest.fixture
@@ -98,6 +104,54 @@ def test_a_job_of_the_image_ends_and_is_not_begun_again_and_its_name_is_not_anot
     applied.delete("other")
     eventually(lambda: applied.api.get(KIND, "other") is None, "the end of the resource")
     assert applied.left("other", "ConfigMap") == ["other-cluster"]
+
+
+def test_a_queue_admits_a_job_whole_and_a_preempted_one_goes_on_from_its_last_step(
+    applied: Applied,
+) -> None:
+    applied.kube.create(*emulated_kueue.definitions())
+    kueue, script = EmulatedKueue(applied.api, 3), SCRIPT.read_text()
+    told = script.replace(
+        "    checkpoint.log(", '    print(f"made {step}")\n        checkpoint.log('
+    )
+    data = {"train.py": told}
+    applied.kube.create(
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "told"}, "data": data}
+    )
+    sizes: dict[str, Any] = {"min": 2, "max": 2, "linger": 0, "queue": "team"}
+    sizes["codeFrom"] = {"configMap": "told"}
+    with kueue.looking():
+        applied.apply("low", ENDLESS, **sizes)
+        applied.training("low", 2)
+        applied.apply("high", 300, storage=applied.storage + "-high", **sizes)
+        applied.until("high", lambda it: "more needed" in it["message"], "its place in the queue")
+        applied.training("low", 2, applied.status("low")["step"] + 50)
+        assert not applied.left("high", "Pod") and applied.status("high")["state"] == "queued"
+        logs = applied.logs("low")
+        kueue.prefer("high", 10)
+        applied.until("low", lambda it: it["state"] == "suspended", "its suspension")
+        applied.kill_operator()
+        applied.training("high", 2)
+        assert not applied.left("low", "Pod") and kueue.used() == 3
+        made = {name: steps(log, "made") for name, log in logs.items()}
+        (last,) = {each[-1] for each in made.values()}
+        ended = applied.until("high", lambda it: it["state"] == "succeeded", "its end")
+        assert ended["step"] == 300 and kueue.conditions("high")["Finished"] == (True, "Succeeded")
+        applied.training("low", 2, last)
+        begun = {steps(log, "begins at")[0] for log in applied.logs("low").values()}
+        assert begun == {last}, "a step was lost"
+        for name in ("low", "high"):
+            applied.delete(name)
+            applied.gone(name)
+    granted = {(verb, group, what) for group, what, verbs in KUEUE for verb in verbs}
+    used = applied.used(operator_parts.NAME)
+    assert {each for each in granted - used if each[0] not in ("delete",)} <= {PATCHED}, used
+
+
+def steps(log: Path, word: str) -> list[int]:
+    """The numbers that a worker's log has after a word."""
+    text = log.read_text(errors="replace")
+    return [int(each) for each in re.findall(rf"{word} (\d+)", text)]
 
 
 def _check_rights(applied: Applied) -> None:

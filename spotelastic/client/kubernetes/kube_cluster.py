@@ -55,8 +55,15 @@ class KubeCluster:
         """Send a command to its controller. Its ElasticJob is given the same sizes before."""
         if not self.is_there():
             raise EnvironmentFailure(f"{self.name} accepts no commands: it is gone")
-        sizes = {"min": command.min_nodes, "max": command.max_nodes}
-        self._ask_for({name: size for name, size in sizes.items() if size is not None})
+        given = {"min": command.min_nodes, "max": command.max_nodes}
+        sizes = {name: size for name, size in given.items() if size is not None}
+        self._ask_for(sizes)
+        found = self.api.get(elastic_job.KIND, self.name) if sizes else None
+        if found and elastic_job.QUEUE in (found["metadata"].get("labels") or {}):
+            # The operator knows how much more a queue has admitted.
+            most = self.spec.settings.max_nodes
+            low, high = (size and min(size, most) for size in given.values())
+            command = replace(command, min_nodes=low, max_nodes=high)
         queues.send(self.api, self.name, msgspec.json.encode(command))
 
     def change(self, how: Callable[[JobSpec], JobSpec], archive: bytes = b"") -> JobSpec:

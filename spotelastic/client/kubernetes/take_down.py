@@ -4,7 +4,7 @@ Must never happen: something of the cluster runs, and is not found any more. So 
 goes last. Each step may be interrupted, and repeated at any point.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from spotelastic.kubernetes.elastic_job import FINALIZER, KIND, MARK
 from spotelastic.kubernetes.provider import pod_reading
@@ -44,13 +44,7 @@ def step(api: KubeApi, name: str, kinds: Collection[str] = tuple(KINDS)) -> list
     """
     its = KubeNames(name)
     api.delete("ConfigMap", its.root)
-    ending = []
-    for kind in RUNNING:
-        for each in api.found(kind, its.labels()):
-            ending.append(str(each["metadata"]["name"]))
-            # A pod that was told to end has its grace.
-            if kind != "Pod" or not pod_reading.is_ending(each):
-                api.delete(kind, each["metadata"]["name"])
+    ending = _end(api, RUNNING, its.labels())
     if ending:
         return ending
     others = [kind for kind in kinds if kind not in (*RUNNING, "ConfigMap")]
@@ -60,3 +54,27 @@ def step(api: KubeApi, name: str, kinds: Collection[str] = tuple(KINDS)) -> list
         for found in sorted(names, key=lambda name: name == mark):
             api.delete(kind, found)
     return []
+
+
+def suspend(api: KubeApi, name: str) -> None:
+    """Do what can be done now to end the pods alone: all that is stored stays.
+
+    The control pod ends last: the workers agree on their last step with it.
+    """
+    its = KubeNames(name)
+    groups = _end(api, ("ReplicaSet",), its.labels("group"))
+    if not groups + _end(api, ("Pod",), its.labels("worker")):
+        api.delete("ConfigMap", its.root)
+        _end(api, RUNNING, its.labels())
+
+
+def _end(api: KubeApi, kinds: Collection[str], labels: Mapping[str, str]) -> list[str]:
+    """Delete the objects that run. Returns the names of those that were still there."""
+    ending = []
+    for kind in kinds:
+        for each in api.found(kind, labels):
+            ending.append(str(each["metadata"]["name"]))
+            # A pod that was told to end has its grace.
+            if kind != "Pod" or not pod_reading.is_ending(each):
+                api.delete(kind, each["metadata"]["name"])
+    return ending

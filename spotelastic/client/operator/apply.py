@@ -59,7 +59,9 @@ def manifest(job: KubeJob, code: Mapping[str, str]) -> Manifest:
     if spec.code:
         given |= {CODE_FROM: dict(code), "workdir": None}
     where = {"namespace": config.namespace} if config.namespace else {}
-    noted = {"annotations": {elastic_job.FOLDER: spec.folder}} if spec.folder else {}
+    noted: Manifest = {"annotations": {elastic_job.FOLDER: spec.folder}} if spec.folder else {}
+    if config.queue:
+        noted["labels"] = {elastic_job.QUEUE: config.queue}
     return {
         "apiVersion": elastic_job.API_VERSION,
         "kind": KIND,
@@ -143,7 +145,7 @@ def _applied(api: KubeApi, job: KubeJob, say: Say) -> KubeCluster:
         put(api, cluster_manifests.secret(its, job.secrets, owner))
     found = _written(api, made)
     say(f"the ElasticJob {job.name} is applied; its operator makes the pods")
-    return _awaited(api, job, int(found["metadata"].get("generation", 1)))
+    return _awaited(api, job, int(found["metadata"].get("generation", 1)), say)
 
 
 def _written(api: KubeApi, made: Manifest, *, overwrite: bool = True) -> Manifest:
@@ -157,21 +159,25 @@ def _written(api: KubeApi, made: Manifest, *, overwrite: bool = True) -> Manifes
         except Missing as error:
             raise Undefined(KIND) from error
         its = found["metadata"]
-        noted = {**(its.get("annotations") or {}), **made["metadata"].get("annotations", {})}
-        is_same = found.get("spec") == made["spec"] and (its.get("annotations") or {}) == noted
+        noted = {
+            part: {**(its.get(part) or {}), **made["metadata"][part]}
+            for part in ("annotations", "labels")
+            if part in made["metadata"]
+        }
+        is_same = found.get("spec") == made["spec"] and {**its, **noted} == its
         if is_same or not overwrite:
             return found
         with suppress(Conflicting):
-            return api.replace({**made, "metadata": {**its, "annotations": noted}})
+            return api.replace({**made, "metadata": {**its, **noted}})
     raise Unavailable(f"the ElasticJob {made['metadata']['name']} keeps changing: try again")
 
 
-def _awaited(api: KubeApi, job: KubeJob, generation: int) -> KubeCluster:
+def _awaited(api: KubeApi, job: KubeJob, generation: int, say: Say) -> KubeCluster:
     """Return the cluster once it has what this generation of the resource asks for.
 
     Raises `UsageError` if the operator refuses it, and `Unavailable` if there is none.
     """
-    begun, wanted = steady(), _as_read(job)
+    begun, wanted, told = steady(), _as_read(job), ""
     while True:
         found = api.get(KIND, job.name)
         if found is None:
@@ -182,10 +188,18 @@ def _awaited(api: KubeApi, job: KubeJob, generation: int) -> KubeCluster:
         if is_seen and seen["status"] != "True":
             raise UsageError(f"{job.name} is refused ({seen['reason']}): {seen['message']}")
         known = KubeCluster.of(api, job.name)
+        if is_seen and its.status.get("state") in (elastic_job.QUEUED, elastic_job.SUSPENDED):
+            begun, known = steady(), None
+            if (message := str(its.status.get("message"))) != told:
+                say(f"{job.name} waits in its queue: {message}")
+                told = message
         mark = None if known is None else ClusterMark.of(known.objects)
         is_given = mark is not None and mark.uid == its.uid and mark.digest
-        if is_seen and known and is_given and not tuple(differences(known.spec, wanted)):
-            return known
+        if is_seen and known and is_given:
+            others = differences(known.spec, wanted)
+            # A queue may have admitted fewer nodes.
+            if not [each for each in others if not (its.queue and each.startswith("max "))]:
+                return known
         if not is_seen and steady() > begun + ANSWERS_WITHIN:
             raise Unavailable(
                 f"no operator looks after ElasticJobs in the namespace {api.namespace}: run one "

@@ -16,7 +16,7 @@ LEFT_OUT = frozenset(
     {
         # What the resource itself says, or what concerns a command alone.
         *("kube", "context", "namespace", "name", "plan", "yes", "json", "drill", "detach"),
-        *("keep", "fresh", "report", "curve", "env_file", "fetch"),
+        *("keep", "fresh", "report", "curve", "env_file", "fetch", "queue"),
         # What `up --kube` refuses, or what has no effect there.
         *("local", "notify", "notify_digest", "max_price", "max_cost", "keep_failed", "placement"),
         *("on_demand", "spot_patience", "build_secret", "environment", "gpu_memory", "disk"),
@@ -50,7 +50,7 @@ def fields() -> Mapping[str, ConfigField]:
 def rendered() -> frozenset[str]:
     """Return the names of the options that an ElasticJob depends on; all others are a command's."""
     names = {field.name for field in fields().values()}
-    return frozenset({*names, "name", "namespace", "env_file"})
+    return frozenset({*names, "name", "namespace", "env_file", "queue"})
 
 
 def in_resource_terms(text: str) -> str:

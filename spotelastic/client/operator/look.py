@@ -8,7 +8,9 @@ from spotelastic.client.config.differences import differences
 from spotelastic.client.kubernetes import bring_up, take_down
 from spotelastic.client.kubernetes.cluster_mark import ClusterMark
 from spotelastic.client.kubernetes.kube_job import KubeJob
+from spotelastic.client.operator import kueue
 from spotelastic.client.operator.fields import in_resource_terms
+from spotelastic.client.operator.kueue import QueuedJob
 from spotelastic.client.operator.operator_decision import (
     OperatorDecision,
     ResourceSeen,
@@ -22,7 +24,7 @@ from spotelastic.kubernetes.elastic_job import KIND, MARK
 from spotelastic.kubernetes.pods import Manifest
 from spotelastic.kubernetes.provider import pod_reading
 from spotelastic.kubernetes.provider.api_client import KINDS, KubeApi
-from spotelastic.kubernetes.provider.call_errors import Conflicting, Missing
+from spotelastic.kubernetes.provider.call_errors import Conflicting, Missing, Undefined
 from spotelastic.kubernetes.provider.config_map_objects import ConfigMapObjects
 from spotelastic.kubernetes.provider.kube_names import KubeNames
 from spotelastic.model.job import JobSpec
@@ -60,6 +62,7 @@ def look(api: KubeApi, found: Manifest, image: str) -> LookedAt:
         is_whole=_is_whole(api, KubeNames(its.name)),
         published=stored.status(),
         events=stored.events(),
+        queue=QueuedJob(_workload(api, its)) if its.queue else None,
     )
     try:
         job = wanted(its, _files(api, its.code_map), image)
@@ -67,6 +70,9 @@ def look(api: KubeApi, found: Manifest, image: str) -> LookedAt:
         return LookedAt(_refused(seen, "CodeMissing", error))
     except UsageError as error:
         return LookedAt(_refused(seen, "Invalid", error))
+    if seen.queue is not None:
+        queue = replace(seen.queue, wanted=kueue.workload(its, job))
+        seen, job = replace(seen, queue=queue), queue.fitted(job)
     drift = () if spec is None or not seen.is_ours else tuple(differences(spec, job.spec))
     linger = job.validated.spec.linger
     asked = replace(seen, digest=digest(job), drift=drift, linger=linger)
@@ -85,6 +91,38 @@ def carry_out(api: KubeApi, at: LookedAt, decision: OperatorDecision, now: float
     if decision.status != its.status:
         api.patch(KIND, its.name, {"status": dict(decision.status)}, "Status")
     _take(api, at, decision, say)
+    queue, after = at.seen.queue, decision.status
+    if queue is not None and decision.step == "ask":
+        _ask(api, its, queue)
+    elif queue is not None and decision.step in kueue.TOLD:
+        patch = queue.told(decision.step, after["state"], after["message"], now)
+        api.patch(kueue.KIND, kueue.name(its), patch, "Status")
+
+
+def _ask(api: KubeApi, its: JobResource, queue: QueuedJob) -> None:
+    """Make the Workload, or give the one that waits what is wanted now.
+
+    One that has ended, or was admitted with something else, goes before.
+    """
+    assert queue.wanted is not None
+    if queue.holds("Finished") or queue.holds("QuotaReserved"):
+        api.delete(kueue.KIND, kueue.name(its))
+        return
+    spec = dict(queue.wanted["spec"])
+    if its.priority_class:
+        found = api.get(kueue.PRIORITY, its.priority_class)
+        if found is None:
+            raise Missing(f"there is no {kueue.PRIORITY} {its.priority_class}")
+        ref = {"group": kueue.GROUP, "kind": kueue.PRIORITY, "name": its.priority_class}
+        spec |= {"priorityClassRef": ref, "priority": found["value"]}
+    wanted = {**queue.wanted, "spec": spec}
+    try:
+        if queue.found is None:
+            api.ensure(wanted)
+        else:
+            api.patch(kueue.KIND, kueue.name(its), wanted)
+    except Missing as error:
+        raise Undefined(kueue.KIND) from error
 
 
 def _take(api: KubeApi, at: LookedAt, decision: OperatorDecision, say: Say) -> None:
@@ -102,6 +140,8 @@ def _take(api: KubeApi, at: LookedAt, decision: OperatorDecision, say: Say) -> N
             api.delete("ConfigMap", KubeNames(its.name).root)
         case "take down":
             take_down.step(api, its.name, MADE)
+        case "suspend":
+            take_down.suspend(api, its.name)
         case "create" if job is not None:
             bring_up.create(api, job, tell)
             _give(api, its, job)
@@ -120,6 +160,11 @@ def _is_whole(api: KubeApi, its: KubeNames) -> bool:
     parts = ("Deployment", its.control), ("ReplicaSet", its.spot), ("ReplicaSet", its.on_demand)
     found = (api.get(kind, name) for kind, name in parts)
     return all(each is not None and not pod_reading.is_ending(each) for each in found)
+
+
+def _workload(api: KubeApi, its: JobResource) -> Manifest | None:
+    found = api.get(kueue.KIND, kueue.name(its))
+    return None if found is None or pod_reading.is_ending(found) else found
 
 
 def _root(api: KubeApi, its: JobResource) -> RootState:

@@ -2,7 +2,7 @@
 
 Must never happen: a cluster that belongs to somebody else is changed or taken down; a job that has
 ended is begun again; something is made for a resource that would go without it; a resource goes
-while something of its cluster is left.
+while something of its cluster is left; a job with a queue is made before it is admitted.
 """
 
 import math
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from spotelastic.client.kubernetes.cluster_mark import ClusterMark
+from spotelastic.client.operator.kueue import QueuedJob
 from spotelastic.client.operator.resource import JobResource
 from spotelastic.client.operator.told import (
     JobEvent,
@@ -19,11 +20,14 @@ from spotelastic.client.operator.told import (
     from_cluster,
     status,
 )
+from spotelastic.kubernetes.elastic_job import QUEUED, SUSPENDED
 from spotelastic.kubernetes.provider import pod_reading
 from spotelastic.model.job import ENDED
 from spotelastic.model.progress import Event, Status
 
-OperatorStep = Literal["none", "hold", "create", "change", "end", "take down", "let go"]
+QueueStep = Literal["none", "ask", "ready", "suspend", "release", "finish"]
+"""What is done with the Workload of a job that has a queue, or because of it."""
+OperatorStep = Literal["none", "hold", "create", "change", "end", "take down", "let go"] | QueueStep
 RootState = Literal["none", "ours", "other", "ending"]
 
 
@@ -34,6 +38,8 @@ REST_EVERY = 30.0
 """Seconds between two looks once a job has ended: it may be restarted."""
 MOST_EVENTS = 20
 """Events that are told in one look."""
+LASTING = "Admitted", "Evicted"
+"""Conditions of a Workload that change once each time that its job runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +69,8 @@ class ResourceSeen:
     """Seconds for which the control pod stays after its job; None: as long as the resource."""
     published: Status | None = None
     events: Sequence[Event] = ()
+    queue: QueuedJob | None = None
+    """What Kueue says of it; None: it has no queue."""
 
     @property
     def is_ours(self) -> bool:
@@ -75,6 +83,20 @@ class ResourceSeen:
     def is_ending(self) -> bool:
         """Whether a cluster of the name is just going; its pods may still publish something."""
         return self.root == "ending" or (self.root == "none" and self.has_pods)
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether nothing of it runs."""
+        return self.root == "none" and not self.has_pods
+
+    @property
+    def waits(self) -> tuple[str, str] | None:
+        """The state and the message of a job that its queue keeps from running; None: it runs."""
+        queue = self.queue
+        if queue is None or queue.is_admitted or self.root == "other" or self.has_ended:
+            return None
+        is_queued = self.is_stopped and not queue.holds("Evicted")
+        return QUEUED if is_queued else SUSPENDED, queue.message
 
     @property
     def state(self) -> Status | None:
@@ -111,7 +133,9 @@ def decide(seen: ResourceSeen, now: float) -> OperatorDecision:
     refusal = _refusal(seen)
     step = _step(seen, refusal)
     told = from_cluster(resource, seen.events if seen.state else (), MOST_EVENTS)
-    after = status(resource, seen.state, refusal, now, is_over=seen.has_ended)
+    was_suspended = seen.queue is not None and seen.is_stopped and not seen.has_ended
+    state = None if was_suspended else seen.state
+    after = status(resource, state, refusal, now, is_over=seen.has_ended, waits=seen.waits)
     lingers = _lingers(seen, after["conditions"], now)
     if step == "none" and lingers <= 0.0:
         step = "end"
@@ -134,6 +158,10 @@ def _step(seen: ResourceSeen, refusal: SpecRefusal | None) -> OperatorStep:
         return "take down" if seen.is_ours and seen.anything_left else "let go"
     if not resource.is_held:
         return "hold"
+    if seen.queue is not None and seen.root != "other":
+        queued = _queue_step(seen, seen.queue, refusal)
+        if queued != "none" or seen.waits is not None:
+            return queued
     if refusal is not None or seen.has_ended or seen.is_ending:
         return "none"
     if seen.root == "none" or not seen.has_job:
@@ -141,6 +169,20 @@ def _step(seen: ResourceSeen, refusal: SpecRefusal | None) -> OperatorStep:
     given = seen.mark.digest if seen.mark is not None else ""
     is_right = given == seen.digest and not seen.drift and seen.is_whole
     return "none" if is_right else "change"
+
+
+def _queue_step(seen: ResourceSeen, queue: QueuedJob, refusal: SpecRefusal | None) -> QueueStep:
+    if seen.has_ended:
+        return "none" if queue.found is None or queue.holds("Finished") else "finish"
+    if queue.is_admitted:
+        state = seen.state if seen.root == "ours" else None
+        runs = state is not None and state.state == "running"
+        return "ready" if runs and not queue.holds("PodsReady") else "none"
+    if not seen.is_stopped:
+        return "suspend"
+    if queue.holds("Evicted") and queue.holds("QuotaReserved"):
+        return "release"
+    return "none" if queue.is_asked or refusal is not None else "ask"
 
 
 def _lingers(seen: ResourceSeen, conditions: Sequence[Mapping[str, Any]], now: float) -> float:
@@ -185,8 +227,13 @@ def _announced(seen: ResourceSeen, step: OperatorStep) -> tuple[JobEvent, ...]:
         "change": ("Changing", "; ".join(seen.drift) or "pods that start from now on"),
         "take down": ("Ending", "ends the pods, which have their grace to save"),
     }
+    key: tuple[object, ...] = (step, given, seen.digest, *seen.drift)
+    if seen.queue is not None:
+        texts["ask"] = ("Queued", f"asks for a place in the queue {resource.queue}")
+        texts["suspend"] = ("Suspended", f"{seen.queue.message}: its pods save and end")
+        times = (seen.queue.condition(each).get("lastTransitionTime") for each in LASTING)
+        key += (*times,)
     if step not in texts:
         return ()
     reason, message = texts[step]
-    key = (step, given, seen.digest, *seen.drift)
     return (JobEvent.of(resource, reason, message, key),)

@@ -41,11 +41,16 @@ class JobResource:
     status: Mapping[str, Any]
     folder: str = ""
     """The folder of the machine on which `up` has applied it; empty: not known."""
+    queue: str = ""
+    """The queue of Kueue that admits it; empty: none does."""
+    priority_class: str = ""
+    """Its class of priority in the queue; empty: none."""
 
     @classmethod
     def read(cls, found: Manifest) -> Self:
         """Return the resource that a manifest describes."""
         metadata = found["metadata"]
+        labels = metadata.get("labels") or {}
         return cls(
             name=metadata["name"],
             uid=metadata["uid"],
@@ -55,6 +60,8 @@ class JobResource:
             spec=found.get("spec") or {},
             status=found.get("status") or {},
             folder=(metadata.get("annotations") or {}).get(elastic_job.FOLDER, ""),
+            queue=labels.get(elastic_job.QUEUE, ""),
+            priority_class=labels.get(elastic_job.PRIORITY_CLASS, ""),
         )
 
     @property

@@ -79,12 +79,18 @@ def status(
     now: float,
     *,
     is_over: bool,
+    waits: tuple[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Return the status. `is_over`: the job has ended, even if nothing is published any more."""
+    """Return the status. `is_over`: the job has ended, even if nothing is published any more.
+
+    `waits`: the state and the message of a job that its queue keeps from running.
+    """
     known = its.status
     if its.is_deleted:
         state, message = "ending", "the resource was deleted: its pods save and end"
-    elif published is not None:
+    elif waits is not None and refusal is None:
+        state, message = waits
+    elif published is not None and waits is None:
         state, message = published.state, published.reason
     elif is_over:
         state, message = known.get("state", ""), known.get("message", "")
@@ -92,7 +98,7 @@ def status(
         state, message = "refused", refusal.message
     else:
         state, message = "pending", "the cluster is being made"
-    training = () if published is None else published.nodes
+    training = () if published is None or waits is not None else published.nodes
     return {
         "state": state,
         "reason": refusal.reason if refusal and state == "refused" else _word(state),
@@ -151,7 +157,10 @@ def _conditions(
             if each["type"] in ("Accepted", "Succeeded", "Failed"):
                 holds = each["status"] == "True"
                 values[each["type"]] = (holds, each["reason"], each["message"])
-    return [_condition(its, type_, *value, now) for type_, value in values.items()]
+    return [
+        condition(its.status, its.generation, (type_, *value), now)
+        for type_, value in values.items()
+    ]
 
 
 def _word(state: str) -> str:
@@ -159,12 +168,16 @@ def _word(state: str) -> str:
     return state.title().replace(" ", "") or "Unknown"
 
 
-def _condition(
-    its: JobResource, type_: str, holds: bool, reason: str, message: str, now: float
+def condition(
+    known: Mapping[str, Any], generation: int, said: tuple[str, bool, str, str], now: float
 ) -> dict[str, Any]:
-    """Return a condition; its time changes only with its value."""
+    """Return a condition: its type, whether it holds, a reason and a message.
+
+    `known` is the status that it had; its time changes only with its value.
+    """
+    type_, holds, reason, message = said
     text = "True" if holds else "False"
-    before = {each["type"]: each for each in its.status.get("conditions", ())}.get(type_, {})
+    before = {each["type"]: each for each in known.get("conditions") or ()}.get(type_, {})
     since = before.get("lastTransitionTime") if before.get("status") == text else None
     return {
         "type": type_,
@@ -172,5 +185,5 @@ def _condition(
         "reason": reason,
         "message": message[:MOST_TEXT],
         "lastTransitionTime": since or time_text(now),
-        "observedGeneration": its.generation,
+        "observedGeneration": generation,
     }

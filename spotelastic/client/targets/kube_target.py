@@ -85,6 +85,8 @@ class KubeTarget(ClusterTarget):
         found = self.known(name)
         if found is None:
             names = self.names()
+            if queued := self._queued(name):
+                raise UsageError(queued)
             if name in names:
                 raise UsageError(self._gone(name))
             others = f"; there are: {', '.join(names)}" if names else ""
@@ -98,9 +100,17 @@ class KubeTarget(ClusterTarget):
         if name is not None and root(self.api, name) is None:
             gone = self._left(name)
             if gone is not None:
-                note(f"{name} is gone: {left}; `{self._down(name)}` removes that, too")
+                is_gone = self._queued(name) or f"{name} is gone"
+                note(f"{is_gone}: {left}; `{self._down(name)}` removes that, too")
                 return gone
         return self.cluster(name)
+
+    def _queued(self, name: str) -> str:
+        """Return what is said of a job that waits in a queue; empty: it does not."""
+        status = (self.api.get(elastic_job.KIND, name) or {}).get("status") or {}
+        if status.get("state") not in (elastic_job.QUEUED, elastic_job.SUSPENDED):
+            return ""
+        return f"{name} is {status['state']} and has no pods ({status['message']})"
 
     def _gone(self, name: str) -> str:
         """Return what is left of a cluster that is not there as a whole, for people."""

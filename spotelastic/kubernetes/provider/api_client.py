@@ -47,6 +47,13 @@ KINDS = {
     "RoleBinding": "rbac_authorization_v1",
 }
 """The kinds of objects that a cluster is made of, and lightkube's modules that have them."""
+KUEUE = "kueue.x-k8s.io"
+CUSTOM = {
+    elastic_job.KIND: (elastic_job.GROUP, elastic_job.VERSION, elastic_job.PLURAL),
+    "Workload": (KUEUE, "v1beta2", "workloads"),
+    "WorkloadPriorityClass": (KUEUE, "v1beta2", "workloadpriorityclasses"),
+}
+"""Kinds that somebody has added to the cluster: their groups, versions and plurals."""
 
 
 class KubeApi:
@@ -211,11 +218,13 @@ def connect(context: str | None = None, namespace: str | None = None) -> KubeApi
 def _class(kind: str) -> Any:
     from importlib import import_module
 
-    from lightkube.generic_resource import create_namespaced_resource
+    from lightkube.generic_resource import create_global_resource, create_namespaced_resource
 
-    if kind == elastic_job.KIND:
-        its = elastic_job
-        return create_namespaced_resource(its.GROUP, its.VERSION, its.KIND, its.PLURAL)
+    if kind in CUSTOM:
+        group, version, plural = CUSTOM[kind]
+        is_global = kind == "WorkloadPriorityClass"
+        make = create_global_resource if is_global else create_namespaced_resource
+        return make(group, version, kind, plural)
     return getattr(import_module(f"lightkube.resources.{KINDS.get(kind, 'core_v1')}"), kind)
 
 

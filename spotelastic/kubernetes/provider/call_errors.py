@@ -34,8 +34,12 @@ class Undefined(EnvironmentFailure):
     """The cluster has no objects of such a kind at all."""
 
     def __init__(self, kind: str) -> None:
-        do = ": `spotelastic kube crd | kubectl apply -f -`" if kind == elastic_job.KIND else ""
-        super().__init__(f"the resource {kind} is not defined in this cluster{do}")
+        needed = {
+            elastic_job.KIND: ": `spotelastic kube crd | kubectl apply -f -`",
+            "Workload": ": a queue needs Kueue 0.15 or newer",
+        }
+        told = f"the resource {kind} is not defined in this cluster{needed.get(kind, '')}"
+        super().__init__(told)
 
 
 @dataclass(frozen=True, slots=True)

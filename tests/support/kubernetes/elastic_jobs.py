@@ -37,8 +37,9 @@ class Applied:
         )
         return cls(kube, KubeApi(kube.client, PLACE), str(folder / "run"))
 
-    def apply(self, name: str, steps: int, **spec: Any) -> None:
-        """Create an ElasticJob that trains so many steps."""
+    def apply(self, name: str, steps: int, *, queue: str = "", **spec: Any) -> None:
+        """Create an ElasticJob that trains so many steps; `queue` is that of Kueue."""
+        labels = {"kueue.x-k8s.io/queue-name": queue} if queue else {}
         given = {
             "image": IMAGE,
             "storage": self.storage,
@@ -52,7 +53,7 @@ class Applied:
             {
                 "apiVersion": API_VERSION,
                 "kind": KIND,
-                "metadata": {"name": name},
+                "metadata": {"name": name, "labels": labels},
                 "spec": {**given, **spec},
             }
         )
@@ -99,6 +100,14 @@ class Applied:
         """The names of what is there of a cluster."""
         found = self.api.found(kind, KubeNames(name).labels())
         return [each["metadata"]["name"] for each in found]
+
+    def logs(self, name: str) -> dict[str, Path]:
+        """The files with what the job's workers of now write, which outlive them."""
+        found = self.api.found("Pod", KubeNames(name).labels("worker"))
+        return {
+            each["metadata"]["name"]: self.kube.cluster.log(each["metadata"]["uid"])
+            for each in found
+        }
 
     def operators(self) -> list[dict[str, Any]]:
         return self.api.found("Pod", LABELS)

@@ -27,6 +27,11 @@ OWN: tuple[tuple[str, str, list[str]], ...] = (
 )
 """What the operator itself does: group, resource, verbs. Else only a control pod's rights may be in
 its Role."""
+KUEUE: tuple[tuple[str, str, list[str]], ...] = (
+    ("kueue.x-k8s.io", "workloads", ["create", "delete", "get", "patch"]),
+    ("kueue.x-k8s.io", "workloads/status", ["patch"]),
+)
+"""What it does for jobs that have a queue."""
 
 
 def definition() -> dict[str, Any]:

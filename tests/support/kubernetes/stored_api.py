@@ -123,7 +123,7 @@ class StoredApi:
             self._check_handed_on(of, given or {})
             self.used[asked] += 1
             with _LOCK:
-                return do(self.store, of, PLACE, name)
+                return do(self.store, of, PLACE if of.namespaced else "", name)
         except ApiError as error:
             raise _told(call, error) from error
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 from support.emulated_kubernetes.api import rbac
-from support.kubernetes.operator_parts import OWN, operator_manifests, operator_rules
+from support.kubernetes.operator_parts import KUEUE, OWN, operator_manifests, operator_rules
 from support.kubernetes.pod_jobs import check_schema, of_kind
 
 from spotelastic.cli.main import main
@@ -49,7 +49,7 @@ def test_it_may_hand_on_what_a_control_pod_may_and_reads_no_secret() -> None:
     handed_on = rbac.single(control_rules(KubeNames("train")))
     for each in handed_on:
         assert rbac.allows(rules, each), f"the Role of a cluster is refused for {each}"
-    known = {(group, what, verb) for group, what, verbs in OWN for verb in verbs}
+    known = {(group, what, verb) for group, what, verbs in OWN + KUEUE for verb in verbs}
     known |= {(each.group, each.resource, each.verb) for each in handed_on}
     assert {(each.group, each.resource, each.verb) for each in rbac.single(rules)} == known
     assert "*" not in json.dumps(rules)

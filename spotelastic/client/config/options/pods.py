@@ -23,6 +23,12 @@ class PodOptions:
     namespace: str | None = option(
         None, "Namespace of the job.", shown_default="that of the context"
     )
+    queue: str | None = option(
+        None,
+        "Queue of Kueue (a LocalQueue) that admits the job as a whole.",
+        effect=UP,
+        metavar="NAME",
+    )
     storage: str | None = option(
         None,
         "Where checkpoints go, for all pods: a URL, or a folder of a shared volume.",

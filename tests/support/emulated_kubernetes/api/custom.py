@@ -76,8 +76,8 @@ def fitted(
     made: Object = {
         name: given[name] for name in ("apiVersion", "kind", "metadata") if name in given
     }
-    for name in ("spec", "status"):
-        if name in given and name in properties:
+    for name in properties.keys() - made.keys():
+        if name in given:
             made[name] = _fitted(kind, name, properties[name], given[name])
             _check_rules(kind, name, properties[name], made[name], (before or {}).get(name))
     return made
