@@ -25,7 +25,7 @@ POD, GRACE = "SPOTELASTIC_POD", "SPOTELASTIC_GRACE"
 ADDRESS, ZONE = "SPOTELASTIC_LOCAL_ADDR", "SPOTELASTIC_ZONE"
 SECRETS = "SPOTELASTIC_SECRETS"
 """Variable with the names of those variables whose values are secret, separated by commas."""
-TRY_AGAIN = 75
+FAILED, TRY_AGAIN = 1, 75
 TIDY_WITHIN = 2.0
 """Seconds of a pod's grace that are left for what is killed at its end."""
 
@@ -44,7 +44,8 @@ def agent() -> int:
     from spotelastic.agent.agent_loop import run
     from spotelastic.agent.config import AgentConfig, HealthChecks
     from spotelastic.agent.workers.output import WholeLines
-    from spotelastic.bootstrap.storage_tenant import holding
+    from spotelastic.bootstrap.reports import reporting
+    from spotelastic.bootstrap.storage_tenant import StorageTaken, holding
     from spotelastic.redaction import redactor
 
     node = os.environ[POD]
@@ -80,7 +81,13 @@ def agent() -> int:
             line=WholeLines(lambda rank, _local_rank, text: _print(rank, blot(text))),
             metrics=(address, spec.metrics_port) if spec.metrics_port else None,
         )
-        return holding(spec, lambda: run(config).code)
+        try:
+            return holding(spec, lambda: run(config).code)
+        except StorageTaken as error:
+            logger.error(str(error))
+            with reporting(spec, node) as reports:
+                reports.fail(str(error))
+            return FAILED
     # A pod may have found the job just before it was changed.
     except SpotelasticError as error:
         logger.error(str(error))

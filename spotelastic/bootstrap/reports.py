@@ -56,7 +56,7 @@ class BootReports:
 
 
 @contextmanager
-def reporting(spec: JobSpec, node: str, tls: TlsFiles) -> Iterator[BootReports]:
+def reporting(spec: JobSpec, node: str, tls: TlsFiles | None = None) -> Iterator[BootReports]:
     """Yield the node's reports to the run of the job."""
     from spotelastic.store.etcd import EtcdStore
     from spotelastic.store.keys import Keys

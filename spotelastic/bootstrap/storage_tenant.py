@@ -30,10 +30,14 @@ ENDED = (0, 1)
 """Exit codes of an agent whose job has ended: no node of it uses the storage any more."""
 
 
+class StorageTaken(EnvironmentFailure):
+    """Another cluster trains in the storage, or it does not take this one."""
+
+
 def holding(spec: JobSpec, run: Callable[[], int], pace: TenancyPace = PACE) -> int:
     """Return what `run` returns, and meanwhile hold the storage together with the cluster's nodes.
 
-    Raises `EnvironmentFailure` while another cluster trains in it. If another one takes it later,
+    Raises `StorageTaken` while another cluster trains in it. If another one takes it later,
     because this one was cut off for long, this process gets SIGTERM.
     """
     group = f"{spec.cluster} {spec.born_at!r}"
@@ -46,7 +50,7 @@ def holding(spec: JobSpec, run: Callable[[], int], pace: TenancyPace = PACE) -> 
         tenancy.prepared()
         code = run()
     except (InUse, StorageRefused) as error:
-        raise EnvironmentFailure(
+        raise StorageTaken(
             f"the storage {spec.storage}: {error}: end that job, or give this one another storage"
         ) from None
     finally:

@@ -74,7 +74,7 @@ def test_a_storage_is_that_of_one_job_and_another_fails_before_it_trains(applied
     applied.apply("other", ENDLESS, max=1)
     failed = applied.until("other", lambda it: it["state"] == "failed", "its refusal")
     assert failed["step"] == 0
-    assert "belongs to the run first, not to other" in str(failed)
+    assert "another job uses it: first: " in str(failed)
     applied.training("first", 1, applied.status("first")["step"])
     for name in ("other", "first"):
         applied.delete(name)

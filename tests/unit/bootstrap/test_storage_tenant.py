@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 from spotelastic_checkpoints.commit.tenancy import TenancyPace
 
-from spotelastic.bootstrap.storage_tenant import holding
-from spotelastic.errors import EnvironmentFailure
+from spotelastic.bootstrap.storage_tenant import StorageTaken, holding
 from spotelastic.model.job import JobSpec, Settings
 
 LEFT = 143
@@ -24,7 +23,7 @@ def test_another_cluster_of_the_name_is_refused_until_the_first_is_gone(tmp_path
     other = replace(mine, born_at=2.5)
 
     def beside() -> int:
-        with pytest.raises(EnvironmentFailure, match=r"another job uses it: gpt: train\.py"):
+        with pytest.raises(StorageTaken, match=r"another job uses it: gpt: train\.py"):
             holding(other, never, PACE)
         assert holding(mine, lambda: LEFT, PACE) == LEFT, "another node of the first one"
         return holding(replace(mine, args=("3",)), lambda: LEFT, PACE)
