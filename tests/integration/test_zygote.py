@@ -199,6 +199,7 @@ def test_nothing_survives_a_killed_zygote(pool: Callable[..., Pool]) -> None:
     made.start(0, DETACHED + tell("worker") + WAIT)
     worker, detached = made.pid("worker"), made.pid("detached")
     os.kill(made.zygote.pid, signal.SIGKILL)
+    assert made.next() == Exited("round/0", -9, gone=False), "before what it left is ended"
     assert made.next() == Exited("round/0", -9)
     assert made.next() == ZygoteGone()
     assert not lives(worker) and not lives(detached)

@@ -157,10 +157,13 @@ class Zygote:
                 self._sink(WorkerFailing(**message["failing"]))
             elif "ended" in message:
                 self._ended(Exited(**message["ended"]))
-        stuck = end_marked(self._mark, END_WITHIN)
         with self._lock:
             lost = sorted(self._ordered)
             self._ordered.clear()
+        # At once, before the peers' failures end this round: those would hide whose doing it was.
+        for name in lost:
+            self._sink(Exited(name, -signal.SIGKILL, gone=False))
+        stuck = end_marked(self._mark, END_WITHIN)
         for name in lost:
             self._sink(Exited(name, -signal.SIGKILL, gone=not stuck))
         self._sink(ZygoteGone())
