@@ -22,6 +22,7 @@ from spotelastic.signals import send
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
+_PF_EXITING = 4
 _PR_SET_CHILD_SUBREAPER = 36
 _SIOCGIFADDR = 0x8915
 STACKS = signal.SIGRTMAX - 2
@@ -107,6 +108,15 @@ def children(pid: int) -> list[int]:
             with contextlib.suppress(OSError):
                 found += map(int, (thread / "children").read_text().split())
     return found
+
+
+def is_ending(pid: int) -> bool:
+    """Whether a process has ended, or a signal has killed it and the kernel is taking it apart."""
+    try:
+        state, *others = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return True
+    return state in "ZX" or bool(int(others[5]) & _PF_EXITING)
 
 
 def family(pid: int) -> list[int]:

@@ -348,13 +348,12 @@ class NodeProcesses:
 
     def _kill(self, workers: Workers, sig: int, *, but_failing: bool) -> Events:
         spared = workers.failing & workers.alive if but_failing else frozenset()
-        self.zygote.end(sorted(workers.alive - spared), sig)
-        kill_at = None
+        ended, kill_at = self.zygote.end(sorted(workers.alive - spared), sig), None
         if sig == signal.SIGTERM:
             kill_at = unbroken() + self.config.grace
         elif spared:
             kill_at = unbroken() + self._finalize + STACKS_WITHIN
-        return [events.WorkersKilled(spared, kill_at)]
+        return [events.WorkersKilled(spared, kill_at, ended)]
 
     def _tell(self, workers: Workers, message: ToWorker) -> None:
         for name in workers.alive:

@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from support.store.etcd_members import wait_until
 from spotelastic.agent.state.events import Exited, WorkerFailing, ZygoteGone
 from spotelastic.agent.workers import zygote
 from spotelastic.agent.workers.pool import read_stack
-from spotelastic.linux import STACKS
+from spotelastic.linux import STACKS, is_ending
 
 # -- how workers start ----------------------------------------------------------------------------
 
@@ -203,6 +204,17 @@ def test_nothing_survives_a_killed_zygote(pool: Callable[..., Pool]) -> None:
     assert made.next() == Exited("round/0", -9)
     assert made.next() == ZygoteGone()
     assert not lives(worker) and not lives(detached)
+
+
+def test_who_had_ended_before_the_others_are_ended_is_known(pool: Callable[..., Pool]) -> None:
+    made = pool()
+    for rank in (0, 1):
+        made.start(rank, "import os\n" + tell(f"worker{rank}") + WAIT)
+    pids = [made.pid(f"worker{rank}") for rank in (0, 1)]
+    os.kill(pids[0], signal.SIGKILL)
+    wait_until(partial(is_ending, pids[0]), "the end of one")
+    assert made.zygote.end(["round/0", "round/1"]) == {"round/0"}
+    assert {made.next(), made.next()} == {Exited(f"round/{rank}", -9) for rank in (0, 1)}
 
 
 # -- the time between a failure and its end -------------------------------------------------------

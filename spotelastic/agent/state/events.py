@@ -241,6 +241,8 @@ class WorkersKilled(WorkersEvent, frozen=True):
     spared: frozenset[str] = frozenset()
     kill_at: float | None = None
     """When SIGKILL follows; None: that is what was sent."""
+    ended: frozenset[str] = frozenset()
+    """Those that had ended before, by themselves."""
 
 
 class RestRequested(AgentEvent, frozen=True):

@@ -82,7 +82,9 @@ class Workers:
     """Names of the workers that have not been reaped: `<round>/<local rank>`."""
     exits: tuple[WorkerExit, ...] = ()
     killed: bool = False
-    """Whether this agent is ending them, so that their exits mean nothing."""
+    """Whether this agent is ending them, so that exits mean nothing but for those in `ended`."""
+    ended: frozenset[str] = frozenset()
+    """Workers that had ended by themselves when the others were killed."""
     kill_at: float = math.inf
     """When workers that survived SIGTERM get SIGKILL."""
     gone_by: float = math.inf

@@ -45,7 +45,8 @@ def changed(event: events.LocalEvent, workers: Workers, now: float) -> Workers:
 def _(event: events.Exited, workers: Workers, now: float) -> Workers:
     if event.id not in workers.alive:
         return workers
-    exits = workers.exits if workers.killed else _exits(workers, event.id, event.code, now)
+    ours = workers.killed and event.id not in workers.ended
+    exits = workers.exits if ours else _exits(workers, event.id, event.code, now)
     if event.gone:
         return replace(workers, alive=workers.alive - {event.id}, exits=exits)
     # What it left behind is killed, unless it was asked to end and has time left for that.
@@ -75,7 +76,9 @@ def _(event: events.WorkersKilled, workers: Workers, now: float) -> Workers:
     kill_at, gone_by = event.kill_at, math.inf
     if kill_at is None:
         kill_at, gone_by = math.inf, min(workers.gone_by, now + GONE_WITHIN)
-    return replace(workers, killed=True, kill_at=kill_at, gone_by=gone_by, failing=event.spared)
+    ended = workers.ended if workers.killed else event.ended & workers.alive
+    workers = replace(workers, killed=True, ended=ended)
+    return replace(workers, kill_at=kill_at, gone_by=gone_by, failing=event.spared)
 
 
 @changed.register

@@ -23,7 +23,7 @@ from spotelastic.agent.state.events import Exited, WorkerFailing, ZygoteGone
 from spotelastic.agent.workers import trouble
 from spotelastic.agent.workers.logs import last_lines, stacks
 from spotelastic.agent.workers.zygote import MODULE, PACKET, ZygotePlan
-from spotelastic.linux import END_WITHIN, end_marked
+from spotelastic.linux import END_WITHIN, end_marked, is_ending
 from spotelastic.signals import send
 
 
@@ -91,6 +91,8 @@ class Zygote:
         self._lock = threading.Lock()
         self._pids: dict[str, int] = {}
         self._ordered: set[str] = set()
+        self._over: set[str] = set()
+        """Whose end was told."""
         self._reader = threading.Thread(target=self._read, name="zygote", daemon=True)
         self._reader.start()
 
@@ -108,17 +110,23 @@ class Zygote:
         message = asdict(order) | {"env": dict(order.env or {})}
         socket.send_fds(self._channel, [json.dumps({"start": message}).encode()], list(output))
 
-    def end(self, ids: Sequence[str], sig: int = signal.SIGKILL) -> None:
-        """End children. SIGTERM goes to each child, then to what it leaves behind; SIGKILL to all.
+    def end(self, ids: Sequence[str], sig: int = signal.SIGKILL) -> frozenset[str]:
+        """End children, and return those that had ended before, by themselves.
 
-        SIGKILL ends the children even if the zygote does not answer. It does not go to their
-        process groups, to which their cleaners belong.
+        SIGTERM goes to each child, then to what it leaves behind; SIGKILL to all. SIGKILL ends the
+        children even if the zygote does not answer. It does not go to their process groups, to
+        which their cleaners belong.
         """
+        with self._lock:
+            pids = {name: self._pids[name] for name in self._pids.keys() & set(ids)}
+            over = self._over & set(ids)
+        over |= {name for name, pid in pids.items() if is_ending(pid)}
         message = {"end": {"ids": list(ids), "signal": sig}}
         with contextlib.suppress(OSError):
             self._channel.send(json.dumps(message).encode())
         if sig == signal.SIGKILL:
             self.send_signal(ids, sig)
+        return frozenset(over)
 
     def send_signal(self, ids: Sequence[str], sig: int) -> None:
         """Send a signal to the children alone."""
@@ -160,6 +168,7 @@ class Zygote:
         with self._lock:
             lost = sorted(self._ordered)
             self._ordered.clear()
+            self._over.update(lost)
         # At once, before the peers' failures end this round: those would hide whose doing it was.
         for name in lost:
             self._sink(Exited(name, -signal.SIGKILL, gone=False))
@@ -171,6 +180,7 @@ class Zygote:
     def _ended(self, event: Exited) -> None:
         with self._lock:
             self._pids.pop(event.id, None)
+            self._over.add(event.id)
             if event.gone:
                 self._ordered.discard(event.id)
         self._sink(event)

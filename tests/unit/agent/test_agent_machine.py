@@ -164,8 +164,8 @@ class Refusing(Gone):
     def start(self, order: StartOrder, *output: int) -> None:
         os.write(output[0], b"Resource temporarily unavailable\n")
 
-    def end(self, ids: Sequence[str], sig: int = signal.SIGKILL) -> None:
-        pass
+    def end(self, ids: Sequence[str], sig: int = signal.SIGKILL) -> frozenset[str]:
+        return frozenset()
 
 
 def test_a_node_on_which_no_round_store_starts_gives_up_in_a_line(tmp_path: Path) -> None:
@@ -195,8 +195,9 @@ class Silent(Refusing):
         else:
             self.held.append(os.dup(output[0]))
 
-    def end(self, ids: Sequence[str], sig: int = signal.SIGKILL) -> None:
+    def end(self, ids: Sequence[str], sig: int = signal.SIGKILL) -> frozenset[str]:
         self.ended += ids
+        return frozenset()
 
 
 def test_a_spare_store_that_tells_no_port_is_ended_and_another_one_is_taken(tmp_path: Path) -> None:

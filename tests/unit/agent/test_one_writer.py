@@ -182,6 +182,17 @@ def test_workers_that_are_killed_have_a_time_to_be_gone_by_unless_they_have_grac
     assert (asked.kill_at, asked.gone_by) == (12.0, float("inf"))
 
 
+def test_a_worker_that_had_ended_when_the_others_were_killed_has_failed() -> None:
+    local = node_state(workers=Workers("r1", 1, 0, 1, 0.0, frozenset({"r1/0", "r1/1"})))
+    local = observe(local, events.WorkersKilled(ended=frozenset({"r1/1"})), 10.0)
+    local = observe(local, events.WorkersKilled(ended=frozenset({"r1/0", "r1/1"})), 10.5)
+    for name in ("r1/0", "r1/1"):
+        local = observe(local, events.Exited(name, -9), 11.0)
+    workers = local.workers
+    assert workers is not None and workers.fails_untold and not workers.alive
+    assert [(each.local_rank, each.code) for each in workers.exits] == [(1, -9)]
+
+
 def test_a_node_whose_store_went_back_registers_anew_and_lets_its_workers_train() -> None:
     running = Workers("r1", 1, 0, 1, 0.0, frozenset({"r1/0"}))
     local = node_state(node=NODE, registered=True, nodes_seen=True, workers=running)
