@@ -146,8 +146,10 @@ def _why_gone(
     whose worker was killed, the others may have gone on before it was lost as well.
     """
     named = {round.cause for round in transition.rounds if member.node in round.nodes}
-    if _has(transition.rounds[-1], member):
-        return InterruptionKind.LOSS if "loss" in named else None
+    went_on_at = _went_on_at(transition)
+    was_lost = any(happened(event) <= went_on_at for event in accounts_of(told, "loss"))
+    if _has(transition.rounds[-1], member):  # it may have come back while a round waited for it
+        return InterruptionKind.LOSS if "loss" in named or was_lost else None
     kind = kind_told(told)
     if kind is not None and kind is not InterruptionKind.LOSS:
         return kind
@@ -158,8 +160,7 @@ def _why_gone(
         return InterruptionKind.LOSS
     if kind is not None and not is_fallen:
         return InterruptionKind.LOSS
-    went_on_at = _went_on_at(transition)
-    if any(happened(event) <= went_on_at for event in accounts_of(told, "loss")):
+    if was_lost:
         return InterruptionKind.LOSS
     return InterruptionKind.WORKER if is_fallen else None
 

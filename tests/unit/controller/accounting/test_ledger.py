@@ -478,6 +478,16 @@ def test_workers_that_were_killed_and_nodes_that_were_lost_in_one_pause_are_all_
     assert rows == {"b": ("worker", 0), "c": ("worker", 0), "d": ("loss", 6)}
 
 
+def test_a_node_that_was_lost_while_a_round_waited_for_it_has_a_row_though_it_came_back() -> None:
+    story = Story().propose("start", "abc").train(36, after=1.0)
+    failing(story, "a", exit_code=-9)
+    at = story.now + 0.1
+    story.tell("loss", "b", at=at, seen_at=at + 0.1, incarnation="b-incarnation").end()
+    story.propose("worker", "abc", about="a", resume=memory(36)).train(60, after=3.0)
+    rows = {row.node: row.kind for row in story.report().interruptions}
+    assert rows == {"a": "worker", "b": "loss"}
+
+
 def test_a_node_that_is_lost_again_has_each_time_its_own_row() -> None:
     """A frozen agent comes back under a new lease, as the same incarnation."""
     story = Story().propose("start", "abc").train(36, after=1.0)
