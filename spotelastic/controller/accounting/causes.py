@@ -129,7 +129,10 @@ def _concerns(event: Event, member: Member, round: Round, transition: Transition
     """
     if event.kind == "loss":
         is_its = event.data.get("incarnation", member.incarnation) == member.incarnation
-        return is_its and happened(event) >= round.proposed_at
+        before = transition.before
+        # One that a node came back from before the round trained belongs to the pause before.
+        begun = before.first_at if round is before.round else 0.0
+        return is_its and happened(event) >= max(round.proposed_at, begun or 0.0)
     return event.kind == UNHEALTHY or happened(event) <= _went_on_at(transition)
 
 

@@ -484,8 +484,13 @@ def test_a_node_that_was_lost_while_a_round_waited_for_it_has_a_row_though_it_ca
     at = story.now + 0.1
     story.tell("loss", "b", at=at, seen_at=at + 0.1, incarnation="b-incarnation").end()
     story.propose("worker", "abc", about="a", resume=memory(36)).train(60, after=3.0)
-    rows = {row.node: row.kind for row in story.report().interruptions}
-    assert rows == {"a": "worker", "b": "loss"}
+    rows = {row.node: (row.kind, row.at) for row in story.report().interruptions}
+    assert {node: kind for node, (kind, _) in rows.items()} == {"a": "worker", "b": "loss"}
+    again = story.now
+    story.tell("loss", "b", at=again, seen_at=again + 0.1, incarnation="b-incarnation").end()
+    story.propose("loss", "ac", about="b", resume=memory(60, 2)).train(90, after=1.0)
+    later = [row for row in story.report().interruptions if row.at > rows["b"][1] + 1]
+    assert [(row.kind, row.node, row.at) for row in later] == [("loss", "b", again)]
 
 
 def test_a_node_that_is_lost_again_has_each_time_its_own_row() -> None:
