@@ -68,6 +68,7 @@ def test_cleaners_of_a_killed_zygote_are_awaited(pool: Callable[..., Pool]) -> N
     made.start(0, SHARES + WAIT)
     made.pid("worker")
     os.kill(made.zygote.pid, signal.SIGKILL)
+    assert made.next() == Exited("round/0", -9, gone=False)
     assert made.next() == Exited("round/0", -9)
     await_cleaners(mark(made.folder), WITHIN)
     assert not shared(made).exists() and not lives(made.pid("tracker"))
