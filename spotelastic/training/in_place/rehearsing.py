@@ -24,6 +24,7 @@ from enum import Enum
 from typing import Any, Literal
 
 import torch
+import torch.distributed as dist
 from spotelastic_checkpoints.types import Resume
 
 from spotelastic.errors import RehearsalDiffers, UsageError
@@ -38,6 +39,7 @@ from spotelastic.training.rehearsal.collectives import Collectives
 from spotelastic.training.rehearsal.fingerprint import StepFingerprint, differences, take
 from spotelastic.training.rehearsal.foreign import Foreign
 from spotelastic.training.rehearsal.verdict import RehearsalVerdict
+from spotelastic.training.runtime.round_store import tell_all
 from spotelastic.training.state.lasting import Lasting
 
 VARIABLE = "SPOTELASTIC_REHEARSE"
@@ -111,13 +113,14 @@ class Rehearsing:
         self._resumed, self._not_before = step, 0
         ranks = self._loop.ranks()
         if self._mode != "off" and ranks.group is not None:
-            store_of_all().set(f"{_CAN}{ranks.rank}", "")
+            with contextlib.suppress(dist.DistError):  # the round is over: the next vote says so
+                tell_all(f"{_CAN}{ranks.rank}", "")
 
     def _all_can(self) -> bool:
         """Return whether all ranks can.
 
         Those of another version, or with another setting, would not meet the others in a
-        rehearsal's collectives. All have told before their first vote.
+        rehearsal's collectives. What each has told had arrived before its first vote.
         """
         ranks = self._loop.ranks()
         keys = [f"{_CAN}{rank}" for rank in range(ranks.world_size)]

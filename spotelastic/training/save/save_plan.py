@@ -11,6 +11,7 @@ from spotelastic_checkpoints.protocol.worker_client import WorkerClient
 from spotelastic.errors import EnvironmentFailure
 from spotelastic.torch_names import store_of_all
 from spotelastic.training.runtime import gc_pause
+from spotelastic.training.runtime.round_store import tell_all
 from spotelastic.training.runtime.session import WorkerSession
 from spotelastic.training.save.saver import LayoutChanged, Saver
 from spotelastic.training.state import growth
@@ -141,14 +142,14 @@ class SavePlan:
             self._client.complain(f"step {step} was not saved: {change}")
             return
         self._client.complain(f"step {step} was not saved: {change}; the next save will succeed")
-        store_of_all().set(self._key, str(step))
+        tell_all(self._key, str(step))
 
     def is_asked_for(self, step: int) -> bool:
         """Return whether a rank asked for a new plan at an earlier step.
 
         Steps depend on each other through training's own collectives. So what was asked for before
-        this step is visible to all ranks now. A rank that has left the process group does not plan
-        any more.
+        this step had arrived before, and is visible to all ranks now. A rank that has left the
+        process group does not plan any more.
         """
         if self._session.ranks.group is None or has_left_group(self._session):
             return False

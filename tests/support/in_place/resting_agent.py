@@ -5,10 +5,12 @@ has told by `tell`. Torch, its stores, processes, signals and sockets are real; 
 daemon there is only what answers.
 """
 
+import faulthandler
 import fcntl
 import json
 import os
 import queue
+import select
 import selectors
 import signal
 import socket
@@ -39,6 +41,10 @@ WITHIN = 120.0
 REST_WITHIN = 15.0
 """Seconds within which all workers rest after the first one, or after one was lost."""
 LOOK_EVERY = 0.02
+STACKS = signal.SIGUSR2
+"""Makes a worker write the stacks of all its threads to standard error."""
+WRITTEN_WITHIN = 2.0
+"""Seconds that living workers have for it."""
 _PEER = struct.Struct("3i")
 """Process, user and group of the other side of a Unix socket."""
 
@@ -188,7 +194,9 @@ class Agent:
                 self.plan.looks(self)
             ready = self._selector.select(LOOK_EVERY)
             now = time.monotonic()
-            assert now < deadline, f"it goes on for too long: {self.living}"
+            if now >= deadline:
+                self._show_stacks()
+                raise AssertionError(f"it goes on for too long: {self.living}")
             if self._leaving_since is not None and now > self._leaving_since + REST_WITHIN:
                 raise NotWokenError([each.number for each in self.living if each.resting is None])
             for key, _ in ready:
@@ -196,6 +204,13 @@ class Agent:
                     key.data()
                 else:
                     self._hear(key)
+
+    def _show_stacks(self) -> None:
+        """One after the other, so that nothing is written into what another one writes."""
+        for worker in self.living:
+            print(f"worker {worker.number}, {worker.resting}:", file=sys.stderr, flush=True)
+            os.kill(worker.pid, STACKS)
+            select.select([worker.pidfd], [], [], WRITTEN_WITHIN)
 
     @staticmethod
     def _start(worker: Worker, variables: Mapping[str, str]) -> None:
@@ -354,6 +369,7 @@ def _fork(number: int, script: Script) -> Worker:
         ours.close()
         os.environ.update(json.loads(theirs.recv(PACKET)))
         torch.set_num_threads(1)
+        faulthandler.register(STACKS, all_threads=True)
         script(number, lambda told: _tell(theirs, told))
         code = 0
     except BaseException:

@@ -35,7 +35,7 @@ from support.training.virtual_loops import (
     Virtual,
     Wrapped,
 )
-from torch.distributed import TCPStore
+from torch.distributed import Store, TCPStore
 
 import spotelastic as se
 from spotelastic.model.in_place import AUDITED
@@ -63,6 +63,8 @@ KINDS = [
     if kind not in (loop_kinds.TwoFrequencies, loop_kinds.ChangedBatch, loop_kinds.AugmentsInLoader)
 ]
 """But for those of which gradients, and the place in the data, are in no save."""
+LATE = 0.1
+"""Seconds after which what a rank has set is in the store, at most."""
 BETWEEN = 0.05
 """Seconds between two attempts of a rehearsal, at most: much may happen to workers there."""
 SEEDS = range(200)
@@ -75,6 +77,7 @@ def script(make: type[Plain | Virtual], seed: int, *, saves: bool) -> Script:
     def train(number: int, tell: Callable[[Any], None]) -> None:
         draw = random.Random(f"{seed}/{number}")
         rehearse_often(make)
+        set_late(draw)
         wait_for_slots()
         watching.watch()
         dist.init_process_group("gloo")
@@ -126,6 +129,31 @@ def rehearse_often(make: type[Plain | Virtual]) -> None:
         return replace(found, later=after(step))
 
     RehearsalRecord.rehearsed = sooner  # type: ignore[assignment, method-assign]
+
+
+def set_late(draw: random.Random) -> None:
+    """What a rank sets in the round's store may arrive late, as on a busy machine.
+
+    It arrives before what the rank asks the store for next, as one connection's requests do.
+    """
+    sets, asks, underway = Store.set, Store.check, list[threading.Thread]()
+
+    def late(store: Store, key: str, value: str) -> None:
+        seconds = draw.uniform(0, LATE)
+
+        def arrives() -> None:
+            threading.Event().wait(seconds)
+            sets(store, key, value)
+
+        underway.append(threading.Thread(target=arrives, name="late", daemon=True))
+        underway[-1].start()
+
+    def after(store: Store, keys: list[str]) -> bool:
+        while underway:
+            underway.pop().join()
+        return asks(store, keys)
+
+    Store.set, Store.check = late, after  # type: ignore[assignment, method-assign]
 
 
 def alone(_: int, tell: Callable[[Any], None]) -> None:

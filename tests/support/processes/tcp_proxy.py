@@ -24,15 +24,25 @@ class Proxy:
         self._open: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
         self._cut = False
+        self._flows = threading.Event()
+        self._flows.set()
         self._start(self._accept)
 
     def cut(self) -> None:
+        self.let_go()
         with self._lock:
             self._cut = True
             connections, self._open = self._open, []
         for connection in connections:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
+
+    def hold(self) -> None:
+        """Keeps what comes from now on until it is let go."""
+        self._flows.clear()
+
+    def let_go(self) -> None:
+        self._flows.set()
 
     def heal(self) -> None:
         with self._lock:
@@ -69,6 +79,7 @@ class Proxy:
     def _pump(self, source: socket.socket, sink: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
+                self._flows.wait()
                 sink.sendall(data)
         for each in (source, sink):
             with contextlib.suppress(OSError):
