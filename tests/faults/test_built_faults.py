@@ -61,7 +61,7 @@ def test_a_worker_that_is_killed_costs_its_peers_no_process_and_few_steps(three:
     os.kill(three.nodes["c"].workers()[0], signal.SIGKILL)
     two = three.trains("a", "b")
     assert (two.cause, two.in_place, two.resume.kind) == ("worker", "restore", "memory")
-    reached = three.step()
+    reached = three.step(two)
     again = three.trains(*ALL)
     assert (again.cause, again.in_place, again.resume.kind) == ("arrival", "restore", "memory")
     assert again.resume.step >= reached

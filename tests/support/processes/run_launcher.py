@@ -295,8 +295,14 @@ class Run:
         assert value is not None
         return decode(value.data, RoundRecord)
 
-    def step(self) -> int:
-        return max((p.step for p in self._seen.progress.values()), default=0)
+    def step(self, round_: Round | None = None) -> int:
+        """The last step that a node has told; of this round, or of any: who is gone may have been
+        further than those who have gone on.
+        """
+        told = self._seen.progress.values()
+        return max(
+            (each.step for each in told if round_ is None or each.round == round_.number), default=0
+        )
 
     def newest(self) -> Commit:
         """The newest commit in the object store, which needs no etcd; step 0 for none."""
