@@ -50,6 +50,12 @@ def main() -> None:
         _fail(told, 2)
 
 
+def kubectl() -> None:
+    """Entry point of `kubectl spotelastic`: the same commands, which look on Kubernetes."""
+    os.environ.setdefault("SPOTELASTIC_KUBE", "1")
+    main()
+
+
 def run_command(args: Sequence[str]) -> int:
     """Run one command and return its exit code."""
     systems.refuse_windows()

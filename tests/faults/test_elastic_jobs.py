@@ -9,7 +9,7 @@ import pytest
 from support.kubernetes import emulated_kueue, operator_parts
 from support.kubernetes.elastic_jobs import SCRIPT, Applied, conditions
 from support.kubernetes.emulated_kueue import EmulatedKueue
-from support.kubernetes.kube_client import emulated
+from support.kubernetes.kube_client import PLACE, emulated
 from support.kubernetes.operator_parts import KUEUE
 from support.processes.patience import eventually
 
@@ -146,6 +146,28 @@ def test_a_queue_admits_a_job_whole_and_a_preempted_one_goes_on_from_its_last_st
     granted = {(verb, group, what) for group, what, verbs in KUEUE for verb in verbs}
     used = applied.used(operator_parts.NAME)
     assert {each for each in granted - used if each[0] not in ("delete",)} <= {PATCHED}, used
+
+
+def test_a_mark_of_a_node_is_a_notice_where_the_operator_may_list_nodes(tmp_path: Path) -> None:
+    """Nobody drains the node, which goes with all that is on it."""
+    with emulated() as kube:
+        kube.create(*operator_parts.node_rights(PLACE))
+        marks = Applied.on(kube, tmp_path, SPOTELASTIC_NODE_NOTICES="1")
+        marks.apply("gpt", ENDLESS, min=1, max=2)
+        before = marks.training("gpt", 2)
+        pod = marks.api.found("Pod", KubeNames("gpt").labels("worker"))[0]
+        name, node = pod["metadata"]["name"], pod["spec"]["nodeName"]
+        kube.cluster.cause("mark-node", node=node, seconds=600)
+        eventually(lambda: marks.api.get("Pod", name) is None, "the end of the pod that was warned")
+        marks.training("gpt", 2, before["step"])
+        assert f"{name}: its node is about to go" in marks.log()
+        pods = marks.api.found("Pod", KubeNames("gpt").labels("worker"))
+        assert node not in {each["spec"]["nodeName"] for each in pods}
+        (row,) = marks.report("gpt")["interruptions"]
+        assert (row["node"], row["kind"], row["lost_steps"]) == (name, "notice", 0), row
+        marks.delete("gpt")
+        marks.gone("gpt")
+        assert ("list", "", "nodes") in marks.used(operator_parts.NAME)
 
 
 def steps(log: Path, word: str) -> list[int]:

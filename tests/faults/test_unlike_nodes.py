@@ -54,6 +54,47 @@ def test_a_node_with_more_gpus_takes_the_place_of_a_lost_one_and_no_bit_changes(
     assert report.fingerprint == alone(tmp_path)
 
 
+def test_a_node_whose_copy_has_gone_wrong_is_named_and_replaced_and_no_bit_is_wrong_after_it(
+    tmp_path: Path,
+) -> None:
+    """Of three nodes, in whose audits all are asked."""
+    (folder := tmp_path / "job").mkdir()
+    (folder / "slowly").touch()
+    with running_trial(
+        tmp_path,
+        boot=cloud.BOOT,
+        script=SCRIPT.read_text(),
+        args=(str(folder), STEPS),
+        env=ONE_THREAD,
+        settings=Settings(2, 3, workers=1, audit=4, **SAVES),
+        virtual_ranks=True,
+    ) as trial:
+        seen = trial.status(
+            lambda status: len(training(status)) == 3 and status.step > 12, "three nodes that train"
+        )
+        sick = max(training(seen))
+        write_whole(folder / "sick", sick)
+        trial.status(lambda status: sick not in training(status), "its end")
+        trial.status(
+            lambda status: len(training(status)) == 3 and sick not in training(status),
+            "another one in its place",
+        )
+        (folder / "slowly").unlink()
+        trial.status(lambda status: status.state == "succeeded", "the end of the job")
+        report = trial.cluster.objects.report()
+        told = [each for each in trial.cluster.objects.events() if each.kind == "audited"]
+    assert report is not None and report.job.final_step == int(STEPS)
+    assert report.fingerprint == alone(tmp_path)
+    assert any(f"({sick})" in each.message for each in told), told
+    assert [row.node for row in report.interruptions] == [sick]
+
+
+def write_whole(file: Path, text: str) -> None:
+    """Whoever sees the file sees all of it."""
+    (new := file.with_suffix(".new")).write_text(text)
+    new.rename(file)
+
+
 def alone(folder: Path) -> str:
     """The fingerprint of a run on one rank."""
     (own := folder / "alone").mkdir()

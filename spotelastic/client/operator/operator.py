@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from spotelastic.client.operator.look import carry_out, look
+from spotelastic.client.operator.marked_nodes import MarkedNodes
 from spotelastic.client.operator.operator_decision import decide
 from spotelastic.client.operator.resource import JobResource
 from spotelastic.client.operator.told import JobEvent
@@ -31,9 +32,11 @@ LIST_EVERY = 1.0
 class JobOperator:
     """The operator of one namespace."""
 
-    def __init__(self, api: KubeApi, image: str, say: Say) -> None:
-        """`image` is that of the control pods."""
-        self._api, self._image, self._say = api, image, say
+    def __init__(
+        self, api: KubeApi, image: str, say: Say, nodes: MarkedNodes | None = None
+    ) -> None:
+        """`image` is that of the control pods. `nodes`: those whose marks are notices, if any."""
+        self._api, self._image, self._say, self._nodes = api, image, say, nodes
         self._due: dict[str, tuple[object, float]] = {}
         """By name: what a resource was when it was looked at, and when it is looked at next."""
         self._failures: dict[str, int] = {}
@@ -53,6 +56,8 @@ class JobOperator:
             told = text
             for found in listed:
                 self._look_if_due(found["metadata"])
+            if self._nodes is not None:
+                self._nodes.look()
 
     def _look_if_due(self, metadata: Manifest) -> None:
         """Look at a resource whose time has come, or that is new, was changed, or is deleted.
@@ -97,11 +102,19 @@ class JobOperator:
 
 
 def serve(
-    api: KubeApi, me: str, image: str, over: threading.Event, say: Say, alive: Path | None = None
+    api: KubeApi,
+    me: str,
+    image: str,
+    over: threading.Event,
+    say: Say,
+    alive: Path | None = None,
+    *,
+    node_notices: bool = False,
 ) -> None:
     """Run the operator as the pod `me` while it holds the Lease, until `over` is set.
 
-    Ends the process at once if the Lease is lost: another operator may take steps then.
+    With `node_notices`, marks of nodes are notices for the pods on them. Ends the process at once
+    if the Lease is lost: another operator may take steps then.
     """
     lock = LeaseLock(api, "", me, name=LEASE)
     if not lock.acquire(over, say):
@@ -110,7 +123,8 @@ def serve(
     keeper = threading.Thread(target=_keep, args=(lock, over, say), name="lease", daemon=True)
     keeper.start()
     try:
-        JobOperator(api, image, say).run(over, alive)
+        nodes = MarkedNodes(api, say) if node_notices else None
+        JobOperator(api, image, say, nodes).run(over, alive)
     finally:
         over.set()
         keeper.join()

@@ -1,5 +1,9 @@
 """ElasticJobs on an emulated cluster, as somebody with kubectl makes and sees them."""
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,9 +32,9 @@ class Applied:
     storage: str
 
     @classmethod
-    def on(cls, kube: Kube, folder: Path) -> "Applied":
-        """Apply the operator's manifests, and the code of jobs."""
-        kube.install_operator()
+    def on(cls, kube: Kube, folder: Path, **variables: str) -> "Applied":
+        """Apply the operator's manifests, with variables of its own, and the code of jobs."""
+        kube.install_operator(**variables)
         data = {"train.py": SCRIPT.read_text()}
         kube.create(
             {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": CODE}, "data": data}
@@ -127,6 +131,13 @@ class Applied:
     def events(self, name: str) -> list[str]:
         """Reasons of the Events about a job."""
         return [reason for reason, _ in self.kube.events(name)]
+
+    def report(self, name: str) -> Any:
+        """What `report --json` says of a job."""
+        command = [sys.executable, "-m", "spotelastic", "report", name, "--kube", "--json"]
+        environ = {**os.environ, "KUBECONFIG": str(self.kube.cluster.kubeconfig)}
+        told = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
+        return json.loads(told.stdout)
 
     def used(self, account: str) -> set[tuple[str, str, str]]:
         """What a service account has done: verb, group and resource."""

@@ -41,16 +41,21 @@ class Kube:
 
     def create(self, *manifests: Mapping[str, Any]) -> None:
         for each in manifests:
-            metadata = {"namespace": PLACE, **each["metadata"]}
+            is_global = each["kind"].startswith("Cluster")
+            metadata = each["metadata"] if is_global else {"namespace": PLACE, **each["metadata"]}
             self.client.create(from_dict({**each, "metadata": metadata}))
 
-    def install_operator(self) -> None:
-        """Apply what `kube operator --render` prints."""
+    def install_operator(self, **variables: str) -> None:
+        """Apply what `kube operator --render` prints, with variables of its container."""
         command = [sys.executable, "-m", "spotelastic", "kube", "operator", "--render"]
         told = subprocess.run(
             [*command, "--image", OPERATOR_IMAGE], capture_output=True, text=True, check=True
         ).stdout
-        self.create(*yaml.safe_load_all(told))
+        made = list(yaml.safe_load_all(told))
+        (deployment,) = (each for each in made if each["kind"] == "Deployment")
+        (container,) = deployment["spec"]["template"]["spec"]["containers"]
+        container["env"] += [{"name": name, "value": value} for name, value in variables.items()]
+        self.create(*made)
 
     def pods(self, job: str) -> dict[int, Any]:
         """The pods of a job that neither end nor have ended, by their index."""

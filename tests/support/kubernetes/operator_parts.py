@@ -34,6 +34,21 @@ KUEUE: tuple[tuple[str, str, list[str]], ...] = (
 """What it does for jobs that have a queue."""
 
 
+def node_rights(namespace: str) -> list[dict[str, Any]]:
+    """The objects by which an administrator lets the operator list nodes, as the guide says."""
+    name, api = "spotelastic-node-notices", "rbac.authorization.k8s.io"
+    rule = {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list"]}
+    subject = {"kind": "ServiceAccount", "name": NAME, "namespace": namespace}
+    role: dict[str, Any] = {"kind": "ClusterRole", "rules": [rule]}
+    binding = {
+        "kind": "ClusterRoleBinding",
+        "roleRef": {"apiGroup": api, "kind": "ClusterRole", "name": name},
+        "subjects": [subject],
+    }
+    metadata = {"name": name}
+    return [{"apiVersion": f"{api}/v1", "metadata": metadata, **it} for it in (role, binding)]
+
+
 def definition() -> dict[str, Any]:
     made: dict[str, Any] = yaml.safe_load(chart.definition())
     return made

@@ -1,8 +1,8 @@
 """Trains with virtual ranks, dropout and a loader: `exact_training.py FOLDER [STEPS]`.
 
 Of each step whose number is the name of a file in FOLDER, the rank that the file names is killed in
-forward, once. While there is a file `slowly`, a step takes half a second. With the variable SHARDED
-the model is sharded.
+forward, once. On the node that a file `sick` names, a bit of a weight is flipped, once. While there
+is a file `slowly`, a step takes half a second. With the variable SHARDED the model is sharded.
 """
 
 import os
@@ -29,6 +29,10 @@ def is_disturbed(step: int) -> None:
     if wanted.exists() and wanted.read_text() == os.environ["RANK"]:
         wanted.unlink()
         os.kill(os.getpid(), signal.SIGKILL)
+    sick = FOLDER / "sick"
+    if sick.exists() and sick.read_text() == os.environ["SPOTELASTIC_NODE"]:
+        sick.unlink()
+        model[0].weight.data.view(torch.int32)[0, 0] ^= 1 << 20
     if (FOLDER / "slowly").exists():
         time.sleep(0.5)
 

@@ -1,6 +1,7 @@
 """The commands of `spotelastic --help`, and the pages of `up --help`."""
 
 import re
+import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 import typer
 
 from spotelastic.cli.app import app
-from spotelastic.cli.main import main
+from spotelastic.cli.main import kubectl, main
 from spotelastic.cli.options.help_pages import FIRST, SUBJECTS
 
 WIDTH = 80
@@ -159,3 +160,19 @@ def test_flags_that_would_be_passed_over_are_refused(line: str, why: str, typed:
 def test_names_of_no_release_are_gone(typed: Any) -> None:
     for name in REMOVED:
         assert f"no such command: {name}" in typed(name)[2]
+
+
+def test_as_a_plugin_of_kubectl_all_commands_look_on_kubernetes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    monkeypatch.setenv("SPOTELASTIC_KUBE", "0")
+    monkeypatch.delenv("SPOTELASTIC_KUBE")  # which puts back what was there at the end
+    monkeypatch.setattr("sys.argv", ["kubectl-spotelastic", "status", "gpt"])
+    with pytest.raises(SystemExit):
+        kubectl()
+    assert "no Kubernetes cluster is configured" in capsys.readouterr().err
+    scripts = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"][
+        "scripts"
+    ]
+    assert scripts["kubectl-spotelastic"] == f"{kubectl.__module__}:{kubectl.__name__}"

@@ -44,6 +44,15 @@ def operator(
             "--render of the operator.",
         ),
     ] = None,
+    node_notices: Annotated[
+        bool,
+        typer.Option(
+            "--node-notices",
+            envvar="SPOTELASTIC_NODE_NOTICES",
+            help="Take marks of nodes that are about to go for notices: it needs the right to list "
+            "nodes.",
+        ),
+    ] = False,
 ) -> None:
     """Carry out the ElasticJobs of a namespace, until Ctrl-C.
 
@@ -58,13 +67,13 @@ def operator(
     if not image or not _IMAGE.fullmatch(image):
         raise UsageError("name the image of spotelastic: --image REGISTRY/spotelastic:1")
     if not render:
-        raise typer.Exit(_run(context, namespace, image))
+        raise typer.Exit(_run(context, namespace, image, node_notices=node_notices))
     if namespace:
         checked_name("--namespace", namespace)
     print(f"{definition()}---\n{operator_manifests(image, namespace or '')}", end="")
 
 
-def _run(context: str | None, namespace: str | None, image: str) -> int:
+def _run(context: str | None, namespace: str | None, image: str, *, node_notices: bool) -> int:
     from spotelastic.client.operator.operator import serve
     from spotelastic.kubernetes.provider import api_client as kube_api
     from spotelastic.signals import Signals
@@ -73,8 +82,9 @@ def _run(context: str | None, namespace: str | None, image: str) -> int:
     me = os.environ.get(POD) or f"{socket.gethostname()}-{os.getpid()}"
     alive = Path(os.environ[ALIVE]) if os.environ.get(ALIVE) else None
     with Signals() as signals:
+        say = partial(print, flush=True)
         try:
-            serve(api, me, image, over, partial(print, flush=True), alive)
+            serve(api, me, image, over, say, alive, node_notices=node_notices)
         except KeyboardInterrupt:
             return signals.exit_code
     return 0

@@ -12,6 +12,8 @@ from aiohttp import web
 from support.emulated_kubernetes.api import patches, rbac, selectors, tables
 from support.emulated_kubernetes.api.kinds import (
     BINDINGS,
+    CLUSTER_BINDINGS,
+    CLUSTER_ROLES,
     KINDS,
     NAMESPACES,
     PODS,
@@ -156,8 +158,9 @@ class ApiServer:
             raise ApiError(403, "Forbidden", f"{at.kind.called(at.name)} is forbidden: {told}")
 
     def _rules(self, account: str, namespace: str) -> list[Mapping[str, Any]]:
-        roles, bindings = self._store.items(ROLES), self._store.items(BINDINGS)
-        return rbac.rules_of(account, namespace, roles, bindings)
+        items = self._store.items
+        everywhere = rbac.rules_of(account, "", items(CLUSTER_ROLES), items(CLUSTER_BINDINGS))
+        return everywhere + rbac.rules_of(account, namespace, items(ROLES), items(BINDINGS))
 
     async def _tell_used(self, _request: web.Request) -> web.StreamResponse:
         return answer(

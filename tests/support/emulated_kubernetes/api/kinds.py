@@ -57,6 +57,12 @@ BUDGETS = ObjectKind("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudge
 NETWORK_POLICIES = ObjectKind("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
 ROLES = ObjectKind("rbac.authorization.k8s.io", "v1", "roles", "Role")
 BINDINGS = ObjectKind("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding")
+CLUSTER_ROLES = ObjectKind(
+    "rbac.authorization.k8s.io", "v1", "clusterroles", "ClusterRole", namespaced=False
+)
+CLUSTER_BINDINGS = ObjectKind(
+    "rbac.authorization.k8s.io", "v1", "clusterrolebindings", "ClusterRoleBinding", namespaced=False
+)
 DEFINITIONS = ObjectKind(
     *("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition"),
     namespaced=False,
@@ -67,7 +73,7 @@ KINDS = (
     *(NAMESPACES, NODES, PODS, SERVICES, SECRETS, CONFIG_MAPS, EVENTS, CLAIMS, ACCOUNTS),
     *(QUOTAS, LIMITS),
     *(JOBS, DEPLOYMENTS, REPLICA_SETS, LEASES, BUDGETS, NETWORK_POLICIES, ROLES, BINDINGS),
-    DEFINITIONS,
+    *(CLUSTER_ROLES, CLUSTER_BINDINGS, DEFINITIONS),
 )
 
 

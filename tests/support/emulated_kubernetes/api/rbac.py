@@ -36,16 +36,19 @@ def asked(
 def rules_of(
     account: str, namespace: str, roles: Iterable[Object], bindings: Iterable[Object]
 ) -> list[Object]:
-    """Return the rules that hold for an account, NAMESPACE:NAME, in a namespace."""
+    """Return the rules that hold for an account, NAMESPACE:NAME, in a namespace.
+
+    Those of ClusterRoles and their bindings hold everywhere: `namespace` is "" for them.
+    """
     by_name = {
         each["metadata"]["name"]: each.get("rules") or []
         for each in roles
-        if each["metadata"]["namespace"] == namespace
+        if each["metadata"].get("namespace", "") == namespace
     }
     return [
         rule
         for each in bindings
-        if each["metadata"]["namespace"] == namespace and _is_for(each, account)
+        if each["metadata"].get("namespace", "") == namespace and _is_for(each, account)
         for rule in by_name.get(each["roleRef"]["name"], ())
     ]
 
@@ -75,7 +78,7 @@ def single(rules: Iterable[Object]) -> list[Access]:
 
 
 def _is_for(binding: Object, account: str) -> bool:
-    namespace = binding["metadata"]["namespace"]
+    namespace = binding["metadata"].get("namespace", "")
     return any(
         each["kind"] == "ServiceAccount"
         and f"{each.get('namespace', namespace)}:{each['name']}" == account
