@@ -32,7 +32,7 @@ def is_disturbed(step: int) -> None:
     sick = FOLDER / "sick"
     if sick.exists() and sick.read_text() == os.environ["SPOTELASTIC_NODE"]:
         sick.unlink()
-        model[0].weight.data.view(torch.int32)[0, 0] ^= 1 << 20
+        next(model.parameters()).data.view(torch.int32)[0, 0] ^= 1 << 20
     if (FOLDER / "slowly").exists():
         time.sleep(0.5)
 

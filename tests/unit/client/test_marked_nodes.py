@@ -1,7 +1,6 @@
 """Marks of nodes that are about to go, as notices for the workers' pods on them."""
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from support.emulated_kubernetes.api.kinds import NODES, PODS
@@ -10,6 +9,7 @@ from support.kubernetes.stored_api import PLACE, StoredApi, namespace
 
 from spotelastic.client.operator import marked_nodes
 from spotelastic.client.operator.marked_nodes import MARKS, MarkedNodes, leaving, marked
+from spotelastic.kubernetes.provider.api_client import KubeApi
 from spotelastic.kubernetes.provider.kube_names import PART
 
 
@@ -18,7 +18,7 @@ def node(name: str, *taints: str) -> dict[str, Any]:
     return {"metadata": {"name": name}, "spec": spec}
 
 
-def pod(name: str, node: str | None, **metadata: Any) -> Mapping[str, Any]:
+def pod(name: str, node: str | None, **metadata: Any) -> dict[str, Any]:
     return {"metadata": {"name": name, **metadata}, "spec": {"nodeName": node} if node else {}}
 
 
@@ -52,12 +52,13 @@ def test_no_pod_is_deleted_but_workers_and_a_right_that_lacks_is_told_once(
     (role, _), now = node_rights(PLACE), [0.0]
     monkeypatch.setattr(marked_nodes, "steady", lambda: now[0])
     own = operator_rules()
-    lacks = MarkedNodes(StoredApi(store, own), said.append)
+    lacks = MarkedNodes(cast(KubeApi, StoredApi(store, own)), said.append)
     for now[0] in (10.0, 20.0, 30.0):
         lacks.look()
     assert len(said) == 1 and "resource='nodes'" in said[0]
     assert len(store.items(PODS)) == 3
-    sees = MarkedNodes(StoredApi(store, [*own, *role["rules"]]), said.append)
+    may = StoredApi(store, [*own, *role["rules"]])
+    sees = MarkedNodes(cast(KubeApi, may), said.append)
     for now[0] in (40.0, 50.0):
         sees.look()
     left = [each for each in store.items(PODS) if "deletionTimestamp" not in each["metadata"]]
