@@ -20,6 +20,7 @@ import contextlib
 import os
 import sys
 import time
+from collections.abc import Set
 from enum import Enum
 from typing import Any, Literal
 
@@ -97,7 +98,11 @@ class Rehearsing:
         self._randomness: dict[str, Any] = {}
         self._foreign: Foreign | None = None
         self._outside: dict[str, outside.Variable] = {}
+        self._after: dict[str, outside.Variable] = {}
+        self._known: Set[str] = frozenset()
         self._changed: dict[str, str] = {}
+        self._repeated: list[str] = []
+        self._replaced: list[str] = []
         self._carried: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._end: StepFingerprint | None = None
         self._before = self._first = self._again = StepFingerprint()
@@ -164,7 +169,6 @@ class Rehearsing:
         self._randomness = randomness.capture()
         self._before = take(self._loop.state)
         self._foreign = Foreign(self._loop.state)
-        self._outside = self._carried_outside()
         if end is not None:
             self._found += verdict.between(end, self._before)
         self.stage = TrialStage.FIRST
@@ -207,6 +211,9 @@ class Rehearsing:
     def begins(self) -> None:
         """Watch the collectives of a block."""
         if self.stage is not TrialStage.NONE:
+            self._outside = self._carried_outside()
+            if self.stage is TrialStage.FIRST:
+                self._known = self._outside.keys()
             self._collectives = Collectives()
             if self.stage is TrialStage.STRUCK:
                 self._collectives.strikes_at = self._strikes_at
@@ -243,6 +250,18 @@ class Rehearsing:
             self.restores_first = True
             self._costs.append(f"{problem}: a lost peer costs the steps since the last save")
 
+    def failed(self, step: int, error: BaseException) -> None:
+        """Say so where an attempt fails that is made again, after one that has not."""
+        if self.stage in (TrialStage.NONE, TrialStage.FIRST):
+            return
+        line = (
+            f"step {step} was made twice, and fails the second time: {type(error).__name__}. So it "
+            "fails after an interruption, too: the block needs something that it leaves behind at "
+            f'its end. See {verdict.PAGE}, "Steps that differ"; --rehearse off does not look'
+        )
+        error.add_note(f"[spotelastic] {line}")
+        self._loop.tell(REHEARSED, step, "different", line)
+
     def made(self, step: int, loss: Any) -> bool:
         """Return whether an attempt that was made to its end is made again. All ranks call this."""
         found = take(self._loop.state, loss)
@@ -250,6 +269,11 @@ class Rehearsing:
             return self._made_first(found)
         if self.stage is not TrialStage.THIRD:  # nothing was left to strike, or all was struck
             self._again = found
+            after = self._carried_outside()
+            changed = outside.changed(self._outside, after)
+            both = self._changed.keys() & changed
+            self._repeated = outside.repeated(self._after, after, sorted(both))
+            self._replaced = sorted(changed.keys() - self._known)
             if any(self._loop.ranks().gather(bool(differences(self._first, found)))):
                 self.stage, self.restores_first = TrialStage.THIRD, True
                 return True
@@ -261,7 +285,8 @@ class Rehearsing:
 
     def _made_first(self, found: StepFingerprint) -> bool:
         self._first, self._step_time = found, time.perf_counter() - self._begun
-        self._changed = outside.changed(self._outside, self._carried_outside())
+        self._after = self._carried_outside()
+        self._changed = outside.changed(self._outside, self._after)
         ranks = self._loop.ranks()
         assert self._foreign is not None
         self._found += [
@@ -288,10 +313,22 @@ class Rehearsing:
         seconds = time.perf_counter() - self._begun
         if judged.differs and any(each.startswith(CARRIES) for each in self._costs):
             self._found.append(f"{CARRIES}: accumulate within the block, with se.microbatches()")
+        if judged.differs:
+            self._found += [
+                f"the block changes {name}, which was in the state until that was put back: take "
+                "it from the state in each block"
+                for name in self._replaced
+            ]
         if judged.differs and not judged.restores:
             self._found += [
                 f"{name} ({kind}) changes in the block, and is not in the state"
                 for name, kind in self._changed.items()
+            ]
+        else:
+            self._costs += [
+                f"the block changes {name} ({self._changed[name]}), which is not in the state: it "
+                "is not put back when a step is repeated, and a new process begins without it"
+                for name in self._repeated[: verdict.TOLD]
             ]
         own = RehearsalVerdict(
             judged.restores,

@@ -351,6 +351,7 @@ class Steps:
             return self._skipped(attempt, error)
         if error is not None:
             if not meeting.is_lost(error):
+                self._rehearsing.failed(attempt.step.number, error)
                 return False
             self._begin_again(attempt, error)
             standing = Standing(self._loop.last_step(), attempt.change)

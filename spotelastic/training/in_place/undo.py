@@ -9,7 +9,7 @@ parameters are compared as well: a script may have an optimizer of its own.
 """
 
 import copy
-from collections.abc import Callable, Collection, Iterator, MutableMapping
+from collections.abc import Callable, Collection, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -47,10 +47,12 @@ class Undo:
     def __init__(self, state: State) -> None:
         self._state = state
         self._begun: _Begun | None = None
-        self._buffers: list[tuple[MutableMapping[str, Any], str]] = []
         self._modules: list[torch.nn.Module] = []
         self._trained: list[torch.Tensor] = []
         self._parts: list[torch.nn.Module] = []
+        self._insides: list[tuple[dict[str, Any], dict[str, Any]]] = []
+        """What each part consists of, and what it did when that was last looked at."""
+        self._shape = -1
         self._copies: dict[int, torch.Tensor] = {}
         self.others: list[Callable[[], str]] = []
         """Return what else cannot be put back; empty if it can."""
@@ -62,10 +64,12 @@ class Undo:
         modules = [
             value for value in self._state.values.values() if isinstance(value, torch.nn.Module)
         ]
-        if not are_same(modules, self._modules):
-            self._modules, self._buffers = modules, [*_places(modules)]
+        if not are_same(modules, self._modules) or _shape(self._parts) != self._shape:
+            self._modules = modules
             self._trained = [each for module in modules for each in module.parameters()]
             self._parts = [part for module in modules for part in module.modules()]
+            self._insides = [(vars(part), _copied_once(vars(part))) for part in self._parts]
+            self._shape = _shape(self._parts)
         begun = _Begun(randomness.capture(), carries=self._carries)
         begun.parameters += self._trained
         self._note_buffers(begun)
@@ -76,7 +80,10 @@ class Undo:
                 for group in value.param_groups:
                     begun.parameters += group["params"]
             elif isinstance(value, torch.Tensor):
-                begun.watched.append(value)
+                if value.requires_grad or not _is_copied(value):
+                    begun.watched.append(value)
+                else:
+                    begun.tensors.append((value, value.clone()))
             elif isinstance(value, ElasticSampler):
                 begun.samplers.append((value, samplers.position(value)))
             elif not isinstance(value, torch.nn.Module | Lasting):
@@ -151,7 +158,9 @@ class Undo:
             return "parameters change before the step vote (see step.vote())"
         same = begun.watched_versions == torch_names.write_counts(begun.watched)
         if not same or any(
-            held.get(name) is not tensor for held, name, tensor, own in begun.buffers if own is None
+            held.get(name) is not tensor
+            for held, name, tensor, own in begun.buffers
+            if own is None and tensor is not None
         ):
             return "a tensor above 1 MiB changes before the step vote"
         if not all(map(torch.equal, begun.samples, _samples(begun.sampled))):
@@ -167,7 +176,10 @@ class Undo:
         if begun is None:
             return
         self._put_back_modules(begun)
+        for tensor, copied in begun.tensors:
+            _fill(tensor, copied)
         for optimizer, groups in begun.groups:
+            del optimizer.param_groups[len(groups) :]
             for group, options in zip(optimizer.param_groups, groups, strict=False):
                 _put_back_options(group, options)
         for optimizer, attributes in begun.attributes:
@@ -186,11 +198,14 @@ class Undo:
         randomness.apply(begun.randomness)
 
     def _put_back_modules(self, begun: "_Begun") -> None:
+        if _shape(self._parts) != self._shape:
+            for now, before in self._insides:
+                _put_back_inside(now, before)
         for held, name, tensor, copied in begun.buffers:
-            if copied is not None:
+            if tensor is None or copied is not None:
                 held[name] = tensor
-                with torch.no_grad():
-                    tensor.copy_(copied)
+            if tensor is not None and copied is not None:
+                _fill(tensor, copied)
         for parameter, is_trained in zip(self._trained, begun.trained, strict=False):
             if parameter.requires_grad != is_trained:
                 parameter.requires_grad_(is_trained)
@@ -207,11 +222,13 @@ class Undo:
         """Copy buffers into the copies of the last step, which costs no new memory."""
         copies: dict[int, torch.Tensor] = {}
         into, come = [], []
-        for held, name in self._buffers:
-            tensor = held.get(name)
+        held_at = [part._buffers for part in self._parts if part._buffers]
+        for held, name in ((held, name) for held in held_at for name in held):
+            tensor = held[name]
             if tensor is None:
+                begun.buffers.append((held, name, None, None))
                 continue
-            if tensor.nbytes > SMALL:
+            if not _is_copied(tensor):
                 begun.watched.append(tensor)
                 begun.buffers.append((held, name, tensor, None))
                 continue
@@ -255,10 +272,12 @@ class _Begun:
 
     randomness: dict[str, Any]
     carries: bool
-    buffers: list[tuple[MutableMapping[str, Any], str, torch.Tensor, torch.Tensor | None]] = field(
-        default_factory=list
-    )
-    """Where each buffer is held, its name, the tensor, and a copy unless it is large."""
+    buffers: list[
+        tuple[MutableMapping[str, Any], str, torch.Tensor | None, torch.Tensor | None]
+    ] = field(default_factory=list)
+    """Where each buffer is held, its name, the tensor if there is one, and a copy if it is small."""
+    tensors: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
+    """Small tensors among the values, with copies."""
     groups: list[tuple[torch.optim.Optimizer, list[dict[str, Any]]]] = field(default_factory=list)
     attributes: list[tuple[torch.optim.Optimizer, dict[str, Any]]] = field(default_factory=list)
     """What libraries keep on an optimizer, as a scaler its scale."""
@@ -345,12 +364,42 @@ def _some(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     return tensors[:: len(tensors) // SAMPLED + 1]
 
 
-def _places(modules: list[torch.nn.Module]) -> Iterator[tuple[MutableMapping[str, Any], str]]:
-    for module in modules:
-        for part in module.modules():
-            for name, buffer in part._buffers.items():
-                if buffer is not None:
-                    yield part._buffers, name
+def _shape(parts: list[torch.nn.Module]) -> int:
+    """Return how many modules, parameters and buffers are directly in these."""
+    return sum(len(part._modules) + len(part._parameters) + len(part._buffers) for part in parts)
+
+
+def _copied_once(inside: dict[str, Any]) -> dict[str, Any]:
+    """Return a copy of what a module consists of, with what it has by name: parts, hooks."""
+    return {key: each.copy() if isinstance(each, dict) else each for key, each in inside.items()}
+
+
+def _put_back_inside(now: dict[str, Any], before: dict[str, Any]) -> None:
+    """Put back which parts, parameters, buffers, hooks and attributes a module has.
+
+    The attributes that it has kept may have other values than when they were looked at.
+    """
+    for key in now.keys() - before.keys():
+        del now[key]
+    for key, each in before.items():
+        if isinstance(each, dict) and now.get(key) is not each:
+            held = now.setdefault(key, each)
+            held.clear()
+            held.update(each)
+        elif key not in now:
+            now[key] = each
+
+
+def _is_copied(tensor: torch.Tensor) -> bool:
+    """Return whether it is small, and can be filled: an expanded one has fewer elements."""
+    if tensor.layout is not torch.strided or tensor.nbytes > SMALL:
+        return False
+    return tensor.is_contiguous() or 0 not in tensor.stride()
+
+
+def _fill(tensor: torch.Tensor, copied: torch.Tensor) -> None:
+    with torch.inference_mode(tensor.is_inference()), torch.no_grad():
+        tensor.copy_(copied)
 
 
 def _samples(tensors: list[torch.Tensor]) -> list[torch.Tensor]:

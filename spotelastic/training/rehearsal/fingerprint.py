@@ -8,7 +8,7 @@ tell how large a difference is.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -110,14 +110,15 @@ def take(state: State, loss: Any = None) -> StepFingerprint:
     # Of buffers the first rank's are saved, and restored on all.
     others = view.buffers if state.rank else ()
     found.saved = frozenset(name for name in found.digests if name not in others)
+    stepped = _stepped(state)
     for name, value in state.values.items():
         if isinstance(value, torch.nn.Module):
-            for key, each in _of_module(name, value):
+            for key, each in _of_module(name, value, stepped):
                 if key not in found.digests:
                     found.add(key, each)
         elif isinstance(value, torch.optim.Optimizer):
             for key, each in vars(value).items():
-                if not (key in _OF_EVERY_OPTIMIZER or key.startswith("_") or callable(each)):
+                if not (key in _OF_EVERY_OPTIMIZER or _is_torchs(key, value) or callable(each)):
                     found.add(f"{name}.{key}", each)
     for kind, numbers in randomness.capture().items():
         found.add(f"random numbers of {kind}", numbers)
@@ -155,12 +156,23 @@ def _order(name: str, fingerprint: StepFingerprint) -> int:
     return int(name in fingerprint.tensors)
 
 
-def _of_module(name: str, module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
+def _stepped(state: State) -> set[int]:
+    """Return the ids of the parameters that optimizers of the state step; none if there are none.
+
+    Gradients of others may add up for ever: nothing reads them.
+    """
+    optimizers = (each for each in state.values.values() if isinstance(each, torch.optim.Optimizer))
+    return {id(each) for own in optimizers for group in own.param_groups for each in group["params"]}
+
+
+def _of_module(
+    name: str, module: torch.nn.Module, stepped: Collection[int]
+) -> Iterator[tuple[str, Any]]:
     for key, buffer in module.named_buffers():
         yield f"{name}.{key}", buffer
     for key, parameter in module.named_parameters():
         yield f"requires_grad of {name}.{key}", parameter.requires_grad
-        if parameter.grad is not None:
+        if parameter.grad is not None and (not stepped or id(parameter) in stepped):
             yield f"{GRADIENT}{name}.{key}", parameter.grad
         yield from _attributes(f"{name}.{key}", parameter)
     for key, part in module.named_modules():
@@ -170,8 +182,13 @@ def _of_module(name: str, module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
 def _attributes(name: str, owner: object) -> Iterator[tuple[str, Any]]:
     """Yield what a module or a parameter keeps as plain attributes, `training` among them."""
     for key, value in vars(owner).items():
-        if not key.startswith("_") and isinstance(value, (*_PLAIN, torch.Tensor)):
+        if not _is_torchs(key, owner) and isinstance(value, (*_PLAIN, torch.Tensor)):
             yield f"{name}.{key}", value
+
+
+def _is_torchs(key: str, owner: object) -> bool:
+    """Return whether an attribute may be one of torch's own. Classes of scripts have private ones."""
+    return key.startswith("_") and type(owner).__module__.partition(".")[0] == "torch"
 
 
 def _number(loss: Any) -> Any:

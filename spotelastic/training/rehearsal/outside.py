@@ -12,7 +12,7 @@ values that tell nothing: modules, functions, data sets, iterators.
 import sys
 import sysconfig
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -61,7 +61,10 @@ def carried(frame: FrameType | None, state: Mapping[str, Any]) -> dict[str, Vari
             everywhere = loop_names.tree_of(code.co_filename)
             shared = loop_names.names_at(code.co_filename, "<module>", 1, 0) if everywhere else ()
             for name in sorted({*names, *shared}):
-                values = frame.f_locals if name in frame.f_locals else frame.f_globals
+                first, _, attribute = name.partition(".")
+                values = frame.f_locals if first in frame.f_locals else frame.f_globals
+                if attribute:  # such as `data.level += 1`
+                    values = _attribute(first, attribute, values.get(first), known)
                 if name in values and name not in found and not name.startswith("__"):
                     found.update(_described(name, values[name], known))
         frame = frame.f_back
@@ -75,6 +78,16 @@ def changed(before: Mapping[str, Variable], after: Mapping[str, Variable]) -> di
         for name, each in after.items()
         if name in before and before[name].digest != each.digest
     }
+
+
+def repeated(
+    first: Mapping[str, Variable], again: Mapping[str, Variable], names: Collection[str]
+) -> list[str]:
+    """Return which of the variables that two attempts at a step have changed are not the same.
+
+    One that the step alone decides about, such as the last loss, is.
+    """
+    return [name for name in names if name in again and again[name].digest != first[name].digest]
 
 
 def is_of_script(module: str, file: str) -> bool:
@@ -129,6 +142,14 @@ def _wrapped(value: Any) -> Iterator[Any]:
         is_other = name == "optimizer" and not isinstance(value, torch.optim.Optimizer)
         if own.get(name) is not None and not is_other:
             yield own[name]
+
+
+def _attribute(name: str, attribute: str, owner: Any, known: _KnownState) -> dict[str, Any]:
+    """Return an attribute of a variable by its whole name; nothing where the state has the owner."""
+    own = getattr(owner, "__dict__", {})
+    if attribute not in own or type(owner).__module__.startswith(_OURS) or known.has(name, owner):
+        return {}
+    return {f"{name}.{attribute}": own[attribute]}
 
 
 def _described(

@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor
 
 from spotelastic.errors import UsageError
 from spotelastic.training.state.derived import apart, dressed, poured
+from spotelastic.training.state.generators import SavedGenerator, is_generator
 from spotelastic.training.state.tensors import is_value
 
 T = TypeVar("T")
@@ -27,7 +28,7 @@ class PerRank(Generic[T]):
     """Wraps an entry of the state that differs from rank to rank on purpose.
 
     `value` is anything that a state can hold: an object with `state_dict()` and
-    `load_state_dict()`, a `torch.Generator`, a tensor, a container or a plain value. Each rank gets
+    `load_state_dict()`, a generator of random numbers, a tensor, a container or a plain value. Each rank gets
     back what it saved. Plain values are replaced, so read them as `.value`.
 
     `merge(saved, rank, world_size)` is called if the run resumes with another number of ranks. It
@@ -43,7 +44,7 @@ class PerRank(Generic[T]):
 
     def saved(self, name: str) -> Any:
         """Return what is pickled."""
-        value = self.value
+        value = _stateful(self.value)
         if isinstance(value, torch.Generator):
             found: Any = value.get_state()
         elif hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
@@ -54,7 +55,7 @@ class PerRank(Generic[T]):
 
     def load(self, saved: Any) -> None:
         """Load what `saved` returned when it was saved."""
-        value = self.value
+        value = _stateful(self.value)
         if isinstance(value, torch.Generator):
             value.set_state(saved)
         elif hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
@@ -62,6 +63,12 @@ class PerRank(Generic[T]):
         else:
             with torch.no_grad():
                 self.value = poured(value, saved, leaf=_filled)
+
+
+def _stateful(value: Any) -> Any:
+    """Return what saves a generator that is not torch's; anything else as it is."""
+    is_torchs = isinstance(value, torch.Generator)
+    return SavedGenerator(value) if is_generator(value) and not is_torchs else value
 
 
 def _apart(name: str, value: Any) -> Any:

@@ -10,6 +10,8 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from spotelastic.training.state.generators import SavedGenerator, is_generator
+
 _BEHIND = ("optimizer", "_optimizer", "original_optimizer")
 """Attributes in which wrappers keep the optimizer."""
 
@@ -56,13 +58,23 @@ def _says_the_same(wrapper: torch.optim.Optimizer, found: torch.optim.Optimizer)
 
 
 class Unwrapped(MutableMapping[str, Any]):
-    """The script's own mapping, with optimizers in place of their wrappers."""
+    """The script's own mapping, with optimizers in place of their wrappers.
+
+    Generators of random numbers have a `state_dict()` in it.
+    """
 
     def __init__(self, values: MutableMapping[str, Any]) -> None:
         self._values = values
+        self._generators: dict[str, SavedGenerator] = {}
 
     def __getitem__(self, name: str) -> Any:
-        return behind(self._values[name])
+        value = behind(self._values[name])
+        if not is_generator(value):
+            return value
+        known = self._generators.get(name)
+        if known is None or known.value is not value:
+            known = self._generators[name] = SavedGenerator(value)
+        return known
 
     def __setitem__(self, name: str, value: Any) -> None:
         self._values[name] = value
