@@ -10,6 +10,7 @@ from support.training import loop_kinds
 
 OFTEN = {
     *("Plain", "FusedWithScaler", "EvaluatesForGood", "Samples", "Plain-lost-in-2"),
+    *("LateBuffer", "PrunedAndGrown", "KeptGenerators", "DecidesLater", "LeavesActivations"),
     *("OwnGenerator", "OwnCounter", "AccumulatesOverBlocks", "Prefetched"),
 }
 """Kinds that every run of the tests tries; the others take `make soak`."""
@@ -29,6 +30,8 @@ TOLD = {
     "OwnGenerator": "model.",
     "OwnCounter": "optimizer.param_groups.0.lr is 0.002, was 0.005",
     "ModuleCounter": "model.calls is",
+    "PrivateCounter": "model.module._calls is",
+    "OtherName": "the block changes kind.losses, which was in the state until that was put back",
     "AccumulatesOverBlocks": "gradients are kept from one block to the next",
     "SchedulerAfterBlock": "scheduler.last_epoch changes between two blocks",
     "SchedulerNotSaved": "a StepLR that is not in the state is stepped",
@@ -36,6 +39,7 @@ TOLD = {
 
 WARNED = {
     "Prefetched": "in new processes when the nodes change, not in place: a batch is taken before",
+    "DecidesLater": "the block changes kind.losses (deque), which is not in the state",
     "Streamed": "the data set is an IterableDataset. What a lost rank would have read of it",
 }
 
@@ -124,7 +128,7 @@ def test_a_step_that_comes_back_is_told_in_a_line(cases: dict[str, Told], kind: 
     else:
         assert line.startswith("rehearsed at step 2 on ") and "bit-identical" in line
     assert ("costs the steps since the last save" in line) == (
-        kind in COST_A_RESTORE | {"ReducedLoss", "Closures"}
+        kind in COST_A_RESTORE | {"ReducedLoss", "Closures", "StepsBetweenPasses"}
     )
     assert not [each for each in cases[kind]["heard"] if "in new processes" in each]
 
@@ -151,3 +155,13 @@ def test_what_a_lost_rank_costs_is_told_before_one_is_lost(
     [line] = [each for each in cases[kind]["heard"] if WARNED[kind] in each]
     differ = [each for each in cases[kind]["heard"] if "differs" in each]
     assert line and not differ
+
+
+@pytest.mark.parametrize("kind", often(["LeavesActivations"]))
+def test_a_block_that_fails_when_it_is_made_again_fails_with_the_reason(
+    cases: dict[str, Told], kind: str
+) -> None:
+    [message, note] = cases[kind]["told"]["0"][-1]
+    assert "backward through the graph a second time" in message
+    assert "step 2 was made twice, and fails the second time: RuntimeError" in note
+    assert [each for each in cases[kind]["heard"] if each in note]

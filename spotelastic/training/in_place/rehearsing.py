@@ -300,6 +300,11 @@ class Rehearsing:
                 "a collective comes after the optimizer's step (make it before that, or after the "
                 "block): a peer that is lost in it costs the steps since the last save"
             )
+        elif self._collectives.passes_after_vote:
+            self._costs.append(
+                "a backward pass comes after an optimizer's step (make all passes first): a peer "
+                "that is lost in it costs the steps since the last save"
+            )
         if self._loop.builder.is_wanted:  # it is restored whatever happens
             self.stage = TrialStage.AGAIN
         else:

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from spotelastic import torch_names
@@ -42,6 +43,8 @@ class Collectives:
         self.before_vote = 0
         """How many came before the vote of the step."""
         self.after_vote = 0
+        self.passes_after_vote = 0
+        """Backward passes, in which DDP makes collectives."""
         self._has_voted = False
         self.strikes_at: int | None = None
         """Number of the collective that fails, counted from 0; None: none does."""
@@ -61,12 +64,15 @@ class Collectives:
     def watched(self) -> Iterator[None]:
         """Watch in the block."""
         kept = {name: vars(dist.ProcessGroup)[name] for name in _MADE if _has(name)}
+        backward = torch.autograd.backward
         try:
+            torch.autograd.backward = self._counting(backward)
             for name in kept:
                 method = self._noting(getattr(dist.ProcessGroup, name))
                 setattr(dist.ProcessGroup, name, method)
             yield
         finally:
+            torch.autograd.backward = backward
             for name, method in kept.items():
                 setattr(dist.ProcessGroup, name, method)
 
@@ -78,6 +84,14 @@ class Collectives:
             return method(group, *args, **more)
 
         return noted
+
+    def _counting(self, backward: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(backward)
+        def counted(*args: Any, **more: Any) -> None:
+            self.passes_after_vote += self._has_voted
+            backward(*args, **more)
+
+        return counted
 
     def _made(self) -> None:
         if self._has_voted:

@@ -11,6 +11,7 @@ values that tell nothing: modules, functions, data sets, iterators.
 
 import sys
 import sysconfig
+import time
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ LARGE = 16 << 20
 """Bytes above which an array is not looked at."""
 LONG = 10_000
 """Parts above which a container is not looked at."""
+RECENT = 60.0
+"""Seconds up to which a number that a clock has shown is known as such."""
 SHOWN = 40
 """Characters up to which a value is shown."""
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
@@ -182,7 +185,7 @@ def _content(value: Any) -> Any:
     """Return what there is to compare of a value; None where nothing tells."""
     kind = type(value)
     if isinstance(value, _PLAIN):
-        return (value,)
+        return None if _is_time(value) else (value,)
     if isinstance(value, torch.Tensor):
         return (value.detach(),) if value.nbytes <= LARGE else None
     if isinstance(value, _CONTAINERS):
@@ -202,6 +205,12 @@ def _content(value: Any) -> Any:
         # A module that is as large as the model costs as much as saving it.
         return held if _bytes(held) <= LARGE else None
     return None
+
+
+def _is_time(value: Any) -> bool:
+    """Return whether a number is what a clock has shown of late. It differs whatever happens."""
+    clocks = time.time, time.monotonic
+    return isinstance(value, float) and any(0 <= now() - value < RECENT for now in clocks)
 
 
 def _of_numpy(value: Any) -> Any:

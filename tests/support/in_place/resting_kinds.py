@@ -99,6 +99,22 @@ def script(
     return train
 
 
+def fails(_: int, tell: Callable[[Any], None]) -> None:
+    """What a block raises in a rehearsal, with its notes."""
+    wait_for_slots()
+    watching.watch()
+    dist.init_process_group("gloo")
+    kind = loop_kinds.LeavesActivations()
+    with se.Checkpointer(kind.state, rehearse=True) as checkpoint:
+        try:
+            for step in checkpoint.steps(REHEARSED):
+                with step:
+                    step.loss = kind.block(step.number)
+        except RuntimeError as error:
+            tell([str(error), *error.__notes__])
+        os._exit(0)
+
+
 def hear_more() -> None:
     rehearsed = RehearsalRecord.rehearsed
 
@@ -190,6 +206,8 @@ def trained(
             on_told=asks_after(asked_after) if asked_after else None,
         )
         trains = script(make, steps, lost_at, attempt, unlike, asked_after, knows_more)
+        if make is loop_kinds.LeavesActivations:
+            trains = fails
         agent = run(count, trains, folder / name, plan, str(node.socket))
         agent.heard = heard
         return agent
@@ -235,6 +253,9 @@ CASES: dict[str, Case] = {
     },
     **{
         make.__name__: functools.partial(trained, make=make, count=2, steps=REHEARSED, lost_at=0)
-        for make in (*loop_kinds.NAMED, *loop_kinds.EQUAL, *loop_kinds.WARNED)
+        for make in (
+            *(*loop_kinds.NAMED, *loop_kinds.EQUAL, *loop_kinds.WARNED),
+            loop_kinds.LeavesActivations,
+        )
     },
 }

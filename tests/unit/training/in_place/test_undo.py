@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import prune
 
 import spotelastic as se
 from spotelastic.training.in_place.undo import MANY, SMALL, Undo
@@ -206,3 +207,34 @@ def test_gradients_carried_from_step_to_step_cannot_be_undone() -> None:
     undo.note()
     assert not undo.problem
     undo.put_back()
+
+
+def test_what_comes_in_an_attempt_goes_with_it() -> None:
+    """Parts, parameters, buffers, hooks, attributes and groups."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+    model.register_buffer("mean", None)
+    optimizer = torch.optim.SGD(model[0].parameters(), lr=0.1)
+    undo = Undo(State({"model": model, "optimizer": optimizer}))
+    before, names = {**vars(model[0])}, [*model.state_dict()]
+    for _ in range(2):
+        undo.note()
+        prune.random_unstructured(model[0], "weight", 0.5)
+        model.mean = torch.zeros(4)
+        model.adapter = nn.Linear(4, 4)
+        optimizer.add_param_group({"params": [*model[1].parameters()]})
+        assert not undo.problem
+        undo.put_back()
+        assert vars(model[0]).keys() == before.keys() and [*model.state_dict()] == names
+        assert not model[0]._forward_pre_hooks and len(optimizer.param_groups) == 1
+        assert model.mean is None and model(torch.ones(1, 4)).shape == (1, 1)
+
+
+def test_a_small_tensor_of_the_state_is_put_back_in_place() -> None:
+    state = {"mean": torch.zeros(4)}
+    undo = Undo(State(state))
+    mean = state["mean"]
+    undo.note()
+    mean += 1
+    assert not undo.problem
+    undo.put_back()
+    assert state["mean"] is mean and not mean.any()

@@ -77,3 +77,26 @@ def test_values_are_shown_as_they_are_and_as_they_were() -> None:
     state["optimizer"].param_groups[0]["lr"] = 0.01  # type: ignore[attr-defined]
     [found] = differences(before, take(State(state)))
     assert str(found).endswith("is 0.01, was 0.1")
+
+
+class Counting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self._calls = nn.Linear(4, 1), 0
+
+
+def test_private_attributes_of_a_module_of_the_scripts_own_are_compared() -> None:
+    model = Counting()
+    before = take(State({"model": model}))
+    model._calls += 1
+    assert named({"model": model}, before) == ["model._calls"]
+
+
+def test_gradients_that_no_optimizer_reads_are_not_compared() -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 1))
+    state: dict[str, object] = {"model": model, "optimizer": torch.optim.SGD(model[1].parameters())}
+    before = take(State(state))
+    model[0].weight.grad = torch.ones(8, 4)
+    assert named(state, before) == []
+    model[1].weight.grad = torch.ones(1, 8)
+    assert named(state, before) == ["gradient of model.1.weight"]

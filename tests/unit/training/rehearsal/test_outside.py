@@ -4,6 +4,7 @@ import ast
 import itertools
 import sys
 import textwrap
+import time
 from typing import Any
 
 import numpy as np
@@ -132,3 +133,20 @@ def test_without_its_source_nothing_is_claimed() -> None:
     values: dict[str, Any] = {"__name__": "__main__", "outside": outside, "sys": sys}
     exec(compile(text, "<string>", "exec"), values)
     assert "i" not in values["found"]
+
+
+def test_an_attribute_that_a_loop_changes_is_named_and_a_clock_is_not() -> None:
+    class Data:
+        level = 0
+
+    data, state, changes = Data(), {"model": nn.Linear(2, 1)}, dict[str, str]()
+    data.level, end, before = 1, time.time(), dict[str, outside.Variable]()
+    for _ in range(3):
+        data.level += 1
+        assert time.time() >= end
+        end = time.time()
+        state["model"].bias.data += 1
+        now = outside.carried(sys._getframe(), state)
+        changes, before = outside.changed(before, now), now
+    assert changes.keys() - {"before", "changes"} == {"data.level"}
+    assert outside.repeated(before, before, ["data.level"]) == []
