@@ -69,14 +69,20 @@ def changes(
     taken = _taken(source, body)
     own = own | {n for each in nodes(body, ast.comprehension) for n in bound([each.target])}
     for node, value, how in [*_touched(body), *_by_functions(source, body, inside)]:
-        waiting, seen = owners(value) or {root_name(value)}, {""}
+        direct = owners(value) or {root_name(value)}
+        waiting, seen = direct, {""}
         while waiting - seen:
             name = (waiting - seen).pop()
             seen.add(name)
-            if name not in own:
+            if name not in own and (name in direct or _alters(how)):
                 yield node, name, how
             else:
                 waiting = waiting | taken.get(name, set())
+
+
+def _alters(how: str) -> bool:
+    """Whether something is changed for certain, and not only by a method that nobody knows."""
+    return how.endswith("_") or how in (*GROWS, *FIRST, "=.", "=[", "out=", "load_state_dict")
 
 
 def _taken(source: Source, body: Sequence[ast.AST]) -> dict[str, set[str]]:
@@ -134,7 +140,7 @@ def _by_functions(
             if changed not in given:
                 yield node, ast.Name(changed), how
                 continue
-            for call in calls(body, name):
+            for call in calls(body, name) if _alters(how) else ():
                 value = argument(call, changed, given.index(changed))
                 yield (call, value, how) if value is not None else (node, ast.Name(changed), how)
 
