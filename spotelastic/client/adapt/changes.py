@@ -35,6 +35,9 @@ FIRST = ("setattr", "delattr", "next", "shuffle", "heappush", "heappop", "heapif
 NOT_SAVED = ("=.", "setattr", "delattr", "requires_grad_", "register_forward_hook")
 """Changes of an object that its state_dict() does not have."""
 
+DRAWS = re.compile(r"(torch|random)\.Generator|default_rng|\.Random")
+"""What makes random numbers of its own."""
+
 Change = tuple[ast.AST, str, str]
 """Where something may be changed, whose name it has, and how: a method, `=.` or `=[`."""
 
@@ -74,13 +77,13 @@ def changes(
         while waiting - seen:
             name = (waiting - seen).pop()
             seen.add(name)
-            if name not in own and (name in direct or _alters(how)):
+            if name not in own and (name in direct or alters(how)):
                 yield node, name, how
             else:
                 waiting = waiting | taken.get(name, set())
 
 
-def _alters(how: str) -> bool:
+def alters(how: str) -> bool:
     """Whether something is changed for certain, and not only by a method that nobody knows."""
     return how.endswith("_") or how in (*GROWS, *FIRST, "=.", "=[", "out=", "load_state_dict")
 
@@ -134,13 +137,14 @@ def _by_functions(
             continue
         for each in nodes(function, ast.Global, ast.Nonlocal):
             raise source.no(each, f"{name}() changes {', '.join(each.names)}")
-        given = [each.arg for each in nodes(function.args, ast.arg)]
+        given = [each.arg for each in function.args.posonlyargs + function.args.args]
+        given += [each.arg for each in function.args.kwonlyargs]
         own = bound(function.body)
         for node, changed, how in changes(source, function.body, own, (*inside, name)):
             if changed not in given:
                 yield node, ast.Name(changed), how
                 continue
-            for call in calls(body, name) if _alters(how) else ():
+            for call in calls(body, name) if alters(how) else ():
                 value = argument(call, changed, given.index(changed))
                 yield (call, value, how) if value is not None else (node, ast.Name(changed), how)
 
@@ -157,6 +161,29 @@ def reached(source: Source, body: Sequence[ast.AST]) -> list[Sequence[ast.AST]]:
     return found
 
 
+def passed(source: Source) -> Iterator[tuple[Sequence[ast.AST], set[str]]]:
+    """Yield what runs without being called by name, and its arguments.
+
+    These are lambdas, methods, and functions that are given to others: hooks, `collate_fn`.
+    """
+    called = {id(each.func) for each in nodes(source.tree, ast.Call)}
+    for each in nodes(source.tree, ast.Lambda):
+        yield [each.body], arguments(each)
+    for name in nodes(source.tree, ast.Name):
+        function = source.function(name.id) if id(name) not in called else None
+        if function is not None:
+            yield function.body, arguments(function)
+    for kind in nodes(source.tree, ast.ClassDef):
+        for way in kind.body:
+            if isinstance(way, Function) and way.name != "__init__":
+                yield way.body, arguments(way)
+
+
+def arguments(function: ast.AST) -> set[str]:
+    """Return the names of a function's arguments."""
+    return {each.arg for each in nodes(function, ast.arg)}
+
+
 def unsaved(source: Source, kind: ast.ClassDef) -> tuple[ast.AST, str] | None:
     """Return where a class of the script changes what its state_dict() does not have, and what."""
     bases = " ".join(source.code(base) for base in kind.bases)
@@ -170,7 +197,10 @@ def unsaved(source: Source, kind: ast.ClassDef) -> tuple[ast.AST, str] | None:
         if call.args and isinstance(call.args[0], ast.Constant)
     }
     for each in nodes(begin, ast.Assign):
-        if isinstance(each.value, ast.Call) and source.full_name(each.value.func).startswith("tor"):
+        made = source.maker(each.value) if isinstance(each.value, ast.Call) else ""
+        if DRAWS.search(made) and not isinstance(each.targets[0], ast.Name):
+            return each, f"{kind.name} draws from {source.code(each.targets[0])}"
+        if made.startswith("torch."):
             saved |= {last_name(target) for target in each.targets} if "Module" in bases else set()
     ways = [
         each
@@ -198,13 +228,13 @@ def unsaved(source: Source, kind: ast.ClassDef) -> tuple[ast.AST, str] | None:
     return None
 
 
-def _mentions(method: ast.FunctionDef) -> list[ast.Attribute]:
+def _mentions(method: Function) -> list[ast.Attribute]:
     """Return the attributes of its own object that a method names, in order."""
     me = method.args.args[0].arg
     return [each for each in nodes(method, ast.Attribute) if dotted(each.value) == me]
 
 
-def _is_direct(attribute: ast.AST, method: ast.FunctionDef) -> bool:
+def _is_direct(attribute: ast.AST, method: Function) -> bool:
     targets = [each for each in method.body if isinstance(each, ast.Assign)]
     return any(attribute in [*ast.walk(target)] for each in targets for target in each.targets)
 
@@ -212,7 +242,8 @@ def _is_direct(attribute: ast.AST, method: ast.FunctionDef) -> bool:
 def comes_again(source: Source, before: Sequence[ast.stmt], drawn: str) -> ast.AST | None:
     """Return what an epoch does before its steps, and cannot do again in its middle."""
     for body in reached(source, before):
-        for each in nodes(body, ast.Call, ast.AugAssign, ast.Assign):
+        parts: list[ast.AST] = nodes(body, ast.Call, ast.AugAssign, ast.Assign)
+        for each in parts:
             called = last_name(each.func) if isinstance(each, ast.Call) else ""
             adds = isinstance(each, ast.AugAssign) and (
                 body is before or not isinstance(each.target, ast.Name)

@@ -6,15 +6,19 @@ after the steps. Plain values are put into the state. All else that a loop may c
 
 import ast
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from spotelastic.client.adapt.changes import (
+    DRAWS,
     FILLED,
     GROWS,
     NOT_SAVED,
+    alters,
+    arguments,
     changes,
     comes_again,
+    passed,
     reached,
 )
 from spotelastic.client.adapt.loops import TrainingLoop
@@ -47,6 +51,8 @@ HARMLESS = frozenset(
 """Methods that change nothing of what a step computes."""
 DRAWN = r"rand.*|shuffle|permutation|sample|choices?|iter|next|.*seed.*|normal|uniform|step"
 """Functions whose calls before an epoch's steps cannot be repeated in the epoch's middle."""
+OF_SOME = re.compile(r"rank|main|master|primary|leader", re.IGNORECASE)
+"""Conditions that not all workers meet."""
 NOTES = ("SummaryWriter", "getLogger", "get_logger")
 """What makes an object that is only told something."""
 
@@ -77,7 +83,6 @@ def carried(source: Source, loop: TrainingLoop, objects: Sequence[str]) -> Carri
     step, taken = loop.loop.body, bound(heads)
     own = bound([loop.outermost])
     _check_changes(source, loop, {*objects}, own)
-    _check_before(source, before, {*objects})
     later = _exposed(_following(source, loop), set())[0]
     step_reads = _exposed(step, taken)[0]
     end_reads, reads = _exposed(end, set())[0], _exposed([*before, *step, *end], taken)[0]
@@ -85,8 +90,12 @@ def carried(source: Source, loop: TrainingLoop, objects: Sequence[str]) -> Carri
         root for call in calls([*step, *end], *FILLED) if (root := root_name(call)) in source.names
     }
     filled = {name for name in filled if name not in bound([*step, *end]) - reads}
+    for each in nodes(source.tree, Function, ast.Lambda):
+        later = later | (_free(source, loop, each) & bound([*step, *end]))
+    again = _exposed(before, set())[0] & bound(before)
     of_step = {n for n in bound(step) | taken if n in step_reads | end_reads | later}
     of_step |= bound(step) & _exposed(before, set())[0] | {n for n in filled if calls_on(step, n)}
+    _check_before(source, before, {*objects}, again)
     of_epoch = {n for n in bound(end) if n in reads | later} | {
         n for n in filled if calls_on(end, n)
     }
@@ -115,26 +124,17 @@ def _initial(
             f'{why}. Keep it in the state (state["{name}"])',
         )
 
-    for node in nodes(source.tree, Function, ast.Lambda):
-        around = node is loop.scope or node in source.around(loop.loop)
-        outer = isinstance(loop.scope, ast.Module) or loop.scope in source.around(node)
-        if not around and outer and name in read([node]) - bound([node]):
-            raise no(node, f"{getattr(node, 'name', 'a lambda')}() uses it as well")
     sets = [*written([*loop.loop.body, *end], name)]
     sets += [
         (c, c.args[0]) for c in calls([*loop.loop.body, *end], *FILLED) if root_name(c) == name
     ]
-    for each in nodes(source.tree, ast.Assign) if calls_on([loop.outermost], name) else ():
-        if dotted(each.value) == name:
-            raise no(each, "it is the same list under two names")
+    for node, why in _elsewhere(source, loop, name, [each for each, _ in sets]):
+        raise no(node, why)
     for node, value in sets:
         if value is None or not _is_plain(value, loop, {name}, shared=shared):
-            shown = source.code(value)[:60] if value is not None else "something"
-            raise no(
-                node,
-                f"it is set by {shown}, which is not seen to be a plain value"
-                + (" that all workers have alike" if shared else ""),
-            )
+            shown = "something" if value is None else source.code(value)[:60]
+            alike = " that all workers have alike" if shared else ""
+            raise no(node, f"it is set by {shown}, which is not seen to be a plain value{alike}")
     if name != loop.counter and not sets:
         raise no(loop.outermost, "it is not seen to be a plain value")
     resets = [value for _, value in written(before, name)]
@@ -147,6 +147,31 @@ def _initial(
             raise no(loop.outermost, "it is set before and after the steps of an epoch")
         found.resets[name] = source.code(first)
     return source.code(first) or "None"
+
+
+def _elsewhere(
+    source: Source, loop: TrainingLoop, name: str, sets: Sequence[ast.AST]
+) -> Iterator[tuple[ast.AST, str]]:
+    """Yield where a carried name is used otherwise than by all turns of all workers, and how."""
+    for node in nodes(source.tree, Function, ast.Lambda):
+        if name in _free(source, loop, node):
+            yield node, f"{getattr(node, 'name', 'a lambda')}() uses it as well"
+    for each in nodes(source.tree, ast.Assign) if calls_on([loop.outermost], name) else ():
+        if dotted(each.value) == name:
+            yield each, "it is the same list under two names"
+    for node in sets if is_shared(source) else ():
+        for each in source.around(node):
+            inside = loop.outermost in source.around(each)
+            if isinstance(each, ast.If) and inside and OF_SOME.search(source.code(each.test)):
+                yield node, f"some workers alone set it (if {source.code(each.test)})"
+
+
+def _free(source: Source, loop: TrainingLoop, function: ast.AST) -> set[str]:
+    """Return the names of the loop's function, or of the module, that another function reads."""
+    around = function is loop.scope or function in source.around(loop.loop)
+    outer = isinstance(loop.scope, ast.Module) or loop.scope in source.around(function)
+    names = read([function]) - bound([function]) - arguments(function)
+    return names if outer and not around else set()
 
 
 def _is_plain(value: ast.AST, loop: TrainingLoop, known: set[str], *, shared: bool) -> bool:
@@ -219,12 +244,17 @@ def _following(source: Source, loop: TrainingLoop) -> list[ast.stmt]:
 def _check_changes(source: Source, loop: TrainingLoop, known: set[str], own: set[str]) -> None:
     """Refuse what the loop, and functions of the script that it calls, may change besides."""
     fresh = own - _exposed([*loop.parts[0], *loop.loop.body, *loop.parts[1]], own)[0]
-    for name in {n for body in reached(source, [loop.outermost]) for n in read(body)} - fresh:
+    elsewhere = [*passed(source)]
+    bodies = [*reached(source, [loop.outermost]), *(body for body, _ in elsewhere)]
+    for name in {n for body in bodies for n in read(body)} - fresh:
         made = source.made(name, loop.scope)
-        what = source.full_name(made.func) if made else ""
-        if re.search(r"Generator|default_rng|\.Random|^iter$|torchmetrics", what):
+        what = source.maker(made)
+        if re.search(rf"{DRAWS.pattern}|^iter$|torchmetrics", what):
             raise source.no(made or loop.loop, f"{name} has a state of its own, not saved")
-    for node, name, how in changes(source, [loop.outermost], fresh):
+    found = [*changes(source, [loop.outermost], fresh)]
+    for body, given in elsewhere:
+        found += [each for each in changes(source, body, bound(body) | given) if alters(each[2])]
+    for node, name, how in found:
         if how in HARMLESS or name == "super" or (name in known and how not in NOT_SAVED):
             continue
         if imported := source.imported.get(name):
@@ -246,9 +276,13 @@ def _check_changes(source: Source, loop: TrainingLoop, known: set[str], own: set
             )
 
 
-def _check_before(source: Source, before: Sequence[ast.stmt], objects: set[str]) -> None:
+def _check_before(
+    source: Source, before: Sequence[ast.stmt], objects: set[str], names: set[str]
+) -> None:
     """Refuse what an epoch does before its steps, and cannot do again in its middle."""
     again = comes_again(source, before, DRAWN)
+    for name in sorted(names) if again is None else ():
+        again = next(written(before, name))[0]
     for node, name, how in () if again else changes(source, before, bound(before)):
         if name in objects and how not in HARMLESS and how not in ("=.", "=["):
             again = again or node

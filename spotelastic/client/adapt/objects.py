@@ -132,11 +132,7 @@ def _is_module(
     value: ast.expr | None,
 ) -> bool:
     """Whether what is called is a module that is to be saved. Raises `NotUnderstood`."""
-    while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
-        if not isinstance(value.func.value, ast.Call):
-            break
-        value = value.func.value  # of Net().to(device)
-    full = source.full_name(value.func if isinstance(value, ast.Call) else value or source.tree)
+    full = source.maker(value)
     foreign = full.partition(".")[0] in {*source.imported, "torch"}
     if full.endswith("partial") or (isinstance(value, ast.Attribute) and not foreign):
         raise source.no(value or source.tree, f"what {name}() may change is not seen")

@@ -84,6 +84,13 @@ class Source:
         """Return the first of these names that the script does not use."""
         return next((name for name in wanted if name not in self.names), f"{wanted[-1]}_")
 
+    def maker(self, value: ast.AST | None) -> str:
+        """Return the full name of what makes a value: `nn.Linear` of `nn.Linear(2, 1).to(0)`."""
+        while isinstance(value, ast.Call):
+            inner = value.func.value if isinstance(value.func, ast.Attribute) else None
+            value = inner if isinstance(inner, ast.Call) else value.func
+        return self.full_name(value) if value is not None else ""
+
     @property
     def library(self) -> str:
         """The name of spotelastic in the script."""

@@ -271,7 +271,7 @@ def _prepare_training(
         known = {_TRAINED: True, _FROZEN: False}
         wanted = known.get(changed[fqn], (name, fqn) in begun.trained)
         if isinstance(tensor, torch.nn.Parameter) and tensor.requires_grad != wanted:
-            undo.append(functools.partial(tensor.requires_grad_, tensor.requires_grad))
+            undo.append(functools.partial(setattr, tensor, "requires_grad", not wanted))
             tensor.requires_grad_(wanted)
 
 
