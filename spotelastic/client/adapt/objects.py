@@ -80,7 +80,8 @@ def state_names(source: Source, loop: TrainingLoop) -> list[str]:
 def _check_given(source: Source, loop: TrainingLoop, name: str, models: set[str]) -> None:
     """Refuse an optimizer of parameters that no model has."""
     made = source.made(name, loop.scope)
-    for given in _given(argument(made, "params", 0)) if made else ():
+    value = argument(made, "params", 0) if made else None
+    for given in sorted(_given(value)) if value is not None else ():
         values = source.values(given, loop.scope)
         if given in models | {*source.imported} or all(v and is_literal(v) for v in values):
             continue
@@ -91,16 +92,15 @@ def _check_given(source: Source, loop: TrainingLoop, name: str, models: set[str]
         )
 
 
-def _given(value: ast.AST | None) -> set[str]:
+def _given(value: ast.AST) -> set[str]:
     """Return the names that an optimizer's parameters are taken from."""
     options = [
         each
         for group in nodes(value, ast.Dict)
-        if value
         for key, each in zip(group.keys, group.values, strict=True)
         if not (isinstance(key, ast.Constant) and key.value == "params")
     ]
-    return (read([value]) if value else set()) - read(options)
+    return read([value]) - read(options)
 
 
 def called_modules(source: Source, loop: TrainingLoop, known: set[str]) -> list[str]:
