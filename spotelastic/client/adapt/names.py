@@ -252,6 +252,9 @@ def _check_changes(source: Source, loop: TrainingLoop, known: set[str], own: set
         if re.search(rf"{DRAWS.pattern}|^iter$|torchmetrics", what):
             raise source.no(made or loop.loop, f"{name} has a state of its own, not saved")
     found = [*changes(source, [loop.outermost], fresh)]
+    # What an epoch makes before its steps is another where a process goes on in its middle.
+    begun = bound(loop.parts[0])
+    found += [c for c in changes(source, loop.loop.body, fresh - begun) if c[1] in begun]
     for body, given in elsewhere:
         found += [each for each in changes(source, body, bound(body) | given) if alters(each[2])]
     for node, name, how in found:

@@ -8,9 +8,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from spotelastic.client.adapt.changes import reached, unsaved
+from spotelastic.client.adapt.changes import arguments, reached, unsaved
 from spotelastic.client.adapt.loops import TrainingLoop
 from spotelastic.client.adapt.source import (
+    Function,
     Source,
     argument,
     bound,
@@ -251,6 +252,9 @@ def _elastic(
         around = next(source.around(use), None)
         length = isinstance(around, ast.Call) and dotted(around.func) == "len"
         fits = length or use is loop.over or getattr(around, "attr", "") == "dataset"
+        fits = fits or any(
+            isinstance(each, Function) and name in arguments(each) for each in source.around(use)
+        )
         if use.id == name and isinstance(use.ctx, ast.Load) and not fits:
             raise source.no(
                 use,

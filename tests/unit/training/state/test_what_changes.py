@@ -108,11 +108,11 @@ def test_a_weight_that_is_pruned_while_it_trains_is_refused_by_its_name(tmp_path
     state = begun()
     slot = OneSlot(tmp_path / "slot", state)
     slot.save(1)
-    prune.l1_unstructured(state["model"][0], "weight", 0.5)  # type: ignore[no-untyped-call]
+    prune.l1_unstructured(state["model"][0], "weight", 0.5)
     with pytest.raises(UsageError, match=r"^model.0.weight is made of other tensors since"):
         resaved(slot, 2)
     state = begun()
-    prune.l1_unstructured(state["model"][0], "weight", 0.5)  # type: ignore[no-untyped-call]
+    prune.l1_unstructured(state["model"][0], "weight", 0.5)
     OneSlot(tmp_path / "before", state).save(1)
 
 
