@@ -46,20 +46,16 @@ def owners(value: ast.AST | None) -> set[str]:
     """Return the names of the objects that an expression may be, or be a part of."""
     if isinstance(value, ast.Name):
         return {value.id}
-    if isinstance(value, ast.Attribute | ast.Subscript | ast.Starred):
-        return owners(value.value)
+    parts: list[ast.AST] = []
     if isinstance(value, ast.Call):
-        given = [*value.args, value.func] if PARTS.fullmatch(last_name(value.func)) else []
-        found: set[str] = set().union(*(owners(each) for each in given))
-        return found - {dotted(value.func)}
-    parts: list[ast.expr] = []
-    if isinstance(value, ast.Tuple | ast.List):
-        parts = value.elts
-    elif isinstance(value, ast.IfExp):
-        parts = [value.body, value.orelse]
-    elif isinstance(value, ast.BoolOp):
-        parts = value.values
-    return set().union(*(owners(each) for each in parts))
+        owner = [value.func] if isinstance(value.func, ast.Attribute) else []
+        if PARTS.fullmatch(last_name(value.func)):
+            parts = [*value.args, *owner]
+    elif isinstance(value, ast.Attribute | ast.Subscript | ast.Starred):
+        parts = [value.value]
+    elif isinstance(value, ast.Tuple | ast.List | ast.IfExp | ast.BoolOp):
+        parts = [each for each in ast.iter_child_nodes(value) if isinstance(each, ast.expr)]
+    return set[str]().union(*(owners(each) for each in parts))
 
 
 def changes(
@@ -91,19 +87,11 @@ def alters(how: str) -> bool:
 def _taken(source: Source, body: Sequence[ast.AST]) -> dict[str, set[str]]:
     """Return, by name, of which objects what it stands for may be a part."""
     found: dict[str, set[str]] = {}
-    kinds = (ast.Assign, ast.AnnAssign, ast.NamedExpr, ast.For, ast.comprehension, ast.withitem)
-    for each in nodes(body, *kinds):
-        if isinstance(each, ast.withitem):
-            pairs = [(each.optional_vars, each.context_expr)]
-        elif isinstance(each, ast.For | ast.comprehension):
-            pairs = [(each.target, each.iter)]
-        else:
-            targets = each.targets if isinstance(each, ast.Assign) else [each.target]
-            pairs = [(target, each.value) for target in targets]
-        for target, value in pairs:
-            whose = {n for n in owners(value) if not _is_loader(source, each, n)}
-            for name in bound([target]) if target is not None else ():
-                found.setdefault(name, set()).update(whose)
+    for each in nodes(body, ast.Assign, ast.AnnAssign, ast.NamedExpr, ast.For, ast.comprehension):
+        value = each.iter if isinstance(each, ast.For | ast.comprehension) else each.value
+        whose = {name for name in owners(value) if not _is_loader(source, each, name)}
+        for name in bound(each.targets if isinstance(each, ast.Assign) else [each.target]):
+            found.setdefault(name, set()).update(whose)
     return found
 
 
@@ -130,21 +118,16 @@ def _touched(body: Sequence[ast.AST]) -> Iterator[tuple[ast.AST, ast.AST, str]]:
 def _by_functions(
     source: Source, body: Sequence[ast.AST], inside: tuple[str, ...]
 ) -> Iterator[tuple[ast.AST, ast.AST, str]]:
-    """Yield what the script's functions that a part names may change, at the calls of them."""
-    for name in sorted(read(body) - {*inside}):
-        function = source.function(name)
-        if function is None:
+    """Yield what the script's functions that a part calls may change of their arguments."""
+    for call in nodes(body, ast.Call):
+        function = source.function(name := dotted(call.func))
+        if function is None or name in inside:
             continue
-        for each in nodes(function, ast.Global, ast.Nonlocal):
-            raise source.no(each, f"{name}() changes {', '.join(each.names)}")
-        given = [each.arg for each in function.args.posonlyargs + function.args.args]
-        given += [each.arg for each in function.args.kwonlyargs]
-        own = bound(function.body)
-        for node, changed, how in changes(source, function.body, own, (*inside, name)):
-            if changed not in given:
-                yield node, ast.Name(changed), how
-                continue
-            for call in calls(body, name) if alters(how) else ():
+        given = [each.arg for each in (*function.args.args, *function.args.kwonlyargs)]
+        for node, changed, how in changes(
+            source, function.body, bound(function.body), (*inside, name)
+        ):
+            if changed in given and alters(how):
                 value = argument(call, changed, given.index(changed))
                 yield (call, value, how) if value is not None else (node, ast.Name(changed), how)
 
@@ -153,30 +136,22 @@ def reached(source: Source, body: Sequence[ast.AST]) -> list[Sequence[ast.AST]]:
     """Return a part, and the bodies of all functions of the script that it may call."""
     found, seen = [body], set[str]()
     for part in found:
-        for name in sorted(read(part) - seen):
-            seen.add(name)
-            function = source.function(name)
-            values = [v.body for v in source.values(name, source.tree) if isinstance(v, ast.Lambda)]
-            found += [*([function.body] if function else []), *([value] for value in values)]
+        called = [source.function(name) for name in sorted(read(part) - seen)]
+        seen |= read(part)
+        found += [function.body for function in called if function is not None]
     return found
 
 
-def passed(source: Source) -> Iterator[tuple[Sequence[ast.AST], set[str]]]:
-    """Yield what runs without being called by name, and its arguments.
+def elsewhere(source: Source, loop: ast.AST) -> Iterator[tuple[Sequence[ast.AST], set[str]]]:
+    """Yield the bodies of functions, methods and lambdas besides the loop's, and their arguments.
 
-    These are lambdas, methods, and functions that are given to others: hooks, `collate_fn`.
+    Whether hooks, `collate_fn` or a rate's function run while the loop does is not seen.
     """
-    called = {id(each.func) for each in nodes(source.tree, ast.Call)}
-    for each in nodes(source.tree, ast.Lambda):
-        yield [each.body], arguments(each)
-    for name in nodes(source.tree, ast.Name):
-        function = source.function(name.id) if id(name) not in called else None
-        if function is not None:
-            yield function.body, arguments(function)
-    for kind in nodes(source.tree, ast.ClassDef):
-        for way in kind.body:
-            if isinstance(way, Function) and way.name != "__init__":
-                yield way.body, arguments(way)
+    for each in nodes(source.tree, Function, ast.Lambda):
+        if each not in source.around(loop) and getattr(each, "name", "") != "__init__":
+            for outer in nodes(each, ast.Global, ast.Nonlocal):
+                raise source.no(outer, f"{each.name}() changes {', '.join(outer.names)}")
+            yield [each.body] if isinstance(each, ast.Lambda) else each.body, arguments(each)
 
 
 def arguments(function: ast.AST) -> set[str]:
@@ -202,41 +177,24 @@ def unsaved(source: Source, kind: ast.ClassDef) -> tuple[ast.AST, str] | None:
             return each, f"{kind.name} draws from {source.code(each.targets[0])}"
         if made.startswith("torch."):
             saved |= {last_name(target) for target in each.targets} if "Module" in bases else set()
-    ways = [
-        each
-        for each in methods
-        if each.args.args and each.name not in ("__init__", "set_epoch", "load_state_dict")
-    ]
-    mine = {way: _mentions(way) for way in ways}
-    read_first = {
-        name
-        for way in ways
-        for name, each in {each.attr: each for each in reversed(mine[way])}.items()
-        if isinstance(each.ctx, ast.Load) or not _is_direct(each, way)
-    }
-    for way in ways:
+    for way in methods:
+        if way.name in ("__init__", "set_epoch", "load_state_dict") or not way.args.args:
+            continue
+        me = way.args.args[0].arg
         added = [each.target for each in nodes(way, ast.AugAssign)]
         for node, value, how in _touched(way.body):
-            attribute = node if node in mine[way] else value
-            name = last_name(attribute)
-            if attribute not in mine[way] or name in saved:
+            name = last_name(node if how == "=." else value)
+            whose = value if how == "=." else getattr(value, "value", value)
+            if dotted(whose) != me or name in saved | {me}:
                 continue
-            kept = name in read_first if how == "=." else how in (*GROWS, "=[")
-            kept = kept and (how != "=." or attribute is node) and "Dataset" not in bases
-            if kept or any(target in (node, attribute) for target in added):
-                return node, f"{kind.name}.{way.name}() changes {source.code(attribute)}"
+            later = how == "=." and any(  # where it is read, it may be of an earlier call
+                each.attr == name and isinstance(each.ctx, ast.Load)
+                for each in nodes(kind, ast.Attribute)
+                if each.lineno <= node.lineno or way not in source.around(each)
+            )
+            if node in added or ((later or how in (*GROWS, "=[")) and "Dataset" not in bases):
+                return node, f"{kind.name}.{way.name}() changes {me}.{name}"
     return None
-
-
-def _mentions(method: Function) -> list[ast.Attribute]:
-    """Return the attributes of its own object that a method names, in order."""
-    me = method.args.args[0].arg
-    return [each for each in nodes(method, ast.Attribute) if dotted(each.value) == me]
-
-
-def _is_direct(attribute: ast.AST, method: Function) -> bool:
-    targets = [each for each in method.body if isinstance(each, ast.Assign)]
-    return any(attribute in [*ast.walk(target)] for each in targets for target in each.targets)
 
 
 def comes_again(source: Source, before: Sequence[ast.stmt], drawn: str) -> ast.AST | None:

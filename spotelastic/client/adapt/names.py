@@ -18,8 +18,7 @@ from spotelastic.client.adapt.changes import (
     arguments,
     changes,
     comes_again,
-    passed,
-    reached,
+    elsewhere,
 )
 from spotelastic.client.adapt.loops import TrainingLoop
 from spotelastic.client.adapt.objects import is_shared
@@ -51,8 +50,6 @@ HARMLESS = frozenset(
 """Methods that change nothing of what a step computes."""
 DRAWN = r"rand.*|shuffle|permutation|sample|choices?|iter|next|.*seed.*|normal|uniform|step"
 """Functions whose calls before an epoch's steps cannot be repeated in the epoch's middle."""
-OF_SOME = re.compile(r"rank|main|master|primary|leader", re.IGNORECASE)
-"""Conditions that not all workers meet."""
 NOTES = ("SummaryWriter", "getLogger", "get_logger")
 """What makes an object that is only told something."""
 
@@ -128,7 +125,7 @@ def _initial(
     sets += [
         (c, c.args[0]) for c in calls([*loop.loop.body, *end], *FILLED) if root_name(c) == name
     ]
-    for node, why in _elsewhere(source, loop, name, [each for each, _ in sets]):
+    for node, why in _otherwise(source, loop, name):
         raise no(node, why)
     for node, value in sets:
         if value is None or not _is_plain(value, loop, {name}, shared=shared):
@@ -149,21 +146,14 @@ def _initial(
     return source.code(first) or "None"
 
 
-def _elsewhere(
-    source: Source, loop: TrainingLoop, name: str, sets: Sequence[ast.AST]
-) -> Iterator[tuple[ast.AST, str]]:
-    """Yield where a carried name is used otherwise than by all turns of all workers, and how."""
+def _otherwise(source: Source, loop: TrainingLoop, name: str) -> Iterator[tuple[ast.AST, str]]:
+    """Yield where a carried name is used otherwise than by the loop's turns, and how."""
     for node in nodes(source.tree, Function, ast.Lambda):
         if name in _free(source, loop, node):
             yield node, f"{getattr(node, 'name', 'a lambda')}() uses it as well"
     for each in nodes(source.tree, ast.Assign) if calls_on([loop.outermost], name) else ():
         if dotted(each.value) == name:
             yield each, "it is the same list under two names"
-    for node in sets if is_shared(source) else ():
-        for each in source.around(node):
-            inside = loop.outermost in source.around(each)
-            if isinstance(each, ast.If) and inside and OF_SOME.search(source.code(each.test)):
-                yield node, f"some workers alone set it (if {source.code(each.test)})"
 
 
 def _free(source: Source, loop: TrainingLoop, function: ast.AST) -> set[str]:
@@ -244,19 +234,19 @@ def _following(source: Source, loop: TrainingLoop) -> list[ast.stmt]:
 def _check_changes(source: Source, loop: TrainingLoop, known: set[str], own: set[str]) -> None:
     """Refuse what the loop, and functions of the script that it calls, may change besides."""
     fresh = own - _exposed([*loop.parts[0], *loop.loop.body, *loop.parts[1]], own)[0]
-    elsewhere = [*passed(source)]
-    bodies = [*reached(source, [loop.outermost]), *(body for body, _ in elsewhere)]
+    functions = [*elsewhere(source, loop.loop)]
+    bodies = [[loop.outermost], *(body for body, _ in functions)]
     for name in {n for body in bodies for n in read(body)} - fresh:
         made = source.made(name, loop.scope)
         what = source.maker(made)
         if re.search(rf"{DRAWS.pattern}|^iter$|torchmetrics", what):
             raise source.no(made or loop.loop, f"{name} has a state of its own, not saved")
     found = [*changes(source, [loop.outermost], fresh)]
+    for body, given in functions:
+        found += [each for each in changes(source, body, bound(body) | given) if alters(each[2])]
     # What an epoch makes before its steps is another where a process goes on in its middle.
     begun = bound(loop.parts[0])
     found += [c for c in changes(source, loop.loop.body, fresh - begun) if c[1] in begun]
-    for body, given in elsewhere:
-        found += [each for each in changes(source, body, bound(body) | given) if alters(each[2])]
     for node, name, how in found:
         if how in HARMLESS or name == "super" or (name in known and how not in NOT_SAVED):
             continue

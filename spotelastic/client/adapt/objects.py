@@ -17,7 +17,6 @@ from spotelastic.client.adapt.source import (
     bound,
     calls,
     dotted,
-    is_literal,
     last_name,
     nodes,
     read,
@@ -58,7 +57,11 @@ def state_names(source: Source, loop: TrainingLoop) -> list[str]:
         found = [root_name(call) for call in calls(made, "parameters", "named_parameters")]
         if not found:
             raise source.no(loop.loop, f"whose parameters {name} has is not seen where it is made")
-        _check_given(source, loop, name, {*found})
+        lone = [n for n in sorted(read([made])) if n not in found and _is_tensor(source, loop, n)]
+        if lone:
+            raise source.no(
+                made, f"{name} has {lone[0]}, a parameter of no model: keep it in the state, too"
+            )
         if not zeroed & {name, *found}:
             raise source.no(
                 loop.loop, f"zero_grad() of {name} does not stand in each turn: gradients are kept"
@@ -76,32 +79,6 @@ def state_names(source: Source, loop: TrainingLoop) -> list[str]:
         if not source.values(name, loop.scope):
             raise source.no(loop.outermost, f"{name} is not made in the function that has the loop")
     return found
-
-
-def _check_given(source: Source, loop: TrainingLoop, name: str, models: set[str]) -> None:
-    """Refuse an optimizer of parameters that no model has."""
-    made = source.made(name, loop.scope)
-    value = argument(made, "params", 0) if made else None
-    for given in sorted(_given(value)) if value is not None else ():
-        values = source.values(given, loop.scope)
-        if given in models | {*source.imported} or all(v and is_literal(v) for v in values):
-            continue
-        raise source.no(
-            made or loop.loop,
-            f"{given} is given to {name}, and is no model whose parameters() are: keep it in the "
-            f'state (state["{given}"])',
-        )
-
-
-def _given(value: ast.AST) -> set[str]:
-    """Return the names that an optimizer's parameters are taken from."""
-    options = [
-        each
-        for group in nodes(value, ast.Dict)
-        for key, each in zip(group.keys, group.values, strict=True)
-        if not (isinstance(key, ast.Constant) and key.value == "params")
-    ]
-    return read([value]) - read(options)
 
 
 def called_modules(source: Source, loop: TrainingLoop, known: set[str]) -> list[str]:
@@ -156,6 +133,10 @@ def _check_class(source: Source, kind: ast.ClassDef, bases: str) -> None:
             changed[0],
             f"{changed[1]}, which is not saved: make it a buffer, or a value of the state",
         )
+
+
+def _is_tensor(source: Source, loop: TrainingLoop, name: str) -> bool:
+    return source.maker(source.made(name, loop.scope)).startswith("torch.")
 
 
 def _is_direct(source: Source, call: ast.Call, loop: TrainingLoop) -> bool:

@@ -369,11 +369,12 @@ FORMS: dict[str, tuple[str, str]] = {
         "scheduler is made anew in the loop",
     ),
     "parameter beside a model": (
-        epochs().replace(
+        "import torch\nfrom torch import nn\nscale = nn.Parameter(torch.zeros(1))\n"
+        + epochs().replace(
             "optim.SGD(model.parameters(),",
-            "optim.SGD([{'params': model.parameters()}, {'params': [data]}],",
+            "optim.SGD([{'params': model.parameters()}, {'params': [scale]}],",
         ),
-        "data is given to optimizer, and is no model",
+        "optimizer has scale, a parameter of no model",
     ),
     "steps from a checkpoint": (
         BEGIN
@@ -388,13 +389,6 @@ FORMS: dict[str, tuple[str, str]] = {
         + indent(STEP + "if loss < 1:\n    raise StopIteration\n", " " * 8)
         + "except StopIteration:\n    pass\n",
         "left early",
-    ),
-    "set by one worker": (
-        epochs(
-            "if dist.get_rank() == 0:\n    count += 1\n",
-            before="count = 0\nmodel = nn.parallel.DistributedDataParallel(model)\n",
-        ),
-        "some workers alone set it",
     ),
     "different on workers": (
         epochs(
