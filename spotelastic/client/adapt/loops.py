@@ -156,8 +156,16 @@ def _check_end(source: Source, loop: ast.For, last: int) -> None:
             raise source.no(each, EARLY)
         if isinstance(each, ast.Continue) and inner is loop:
             raise source.no(each, f"`continue`: some turns leave something out{MAYBE}")
+    for call in calls(loop.body, "exit", "_exit", "quit"):
+        raise source.no(call, EARLY)
+    for each in nodes(loop.body, ast.Raise) if _is_caught(source, loop) else ():
+        raise source.no(each, EARLY)
     for each in nodes(loop.body, Function, ast.ClassDef, ast.Global, ast.Nonlocal, ast.Match):
         raise source.no(each, "a definition or a `match` in a loop")
+
+
+def _is_caught(source: Source, loop: ast.For) -> bool:
+    return any(isinstance(each, ast.Try) and each.handlers for each in source.around(loop))
 
 
 def _check_epochs(source: Source, epochs: ast.AST, loop: ast.For) -> None:
@@ -219,6 +227,12 @@ def _described(
         counter, batch = dotted(target.elts[0]), target.elts[1]
         start, over = source.code(args[1]) if len(args) == 2 else "0", args[0]
     elif made_by == "range" and len(args) in (1, 2):
+        if len(args) == 2 and not isinstance(args[0], ast.Constant):
+            raise source.no(
+                loop,
+                f"the steps begin with {source.code(args[0])}: the script goes on from checkpoints "
+                "of its own. Let them begin with 0, and take out what loads these",
+            )
         counter, batch = dotted(target), None
         start = source.code(args[0]) if len(args) == 2 else "0"
         length = source.code(args[-1]) + (f" - ({start})" if len(args) == 2 else "")

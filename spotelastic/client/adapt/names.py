@@ -9,6 +9,17 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from spotelastic.client.adapt.changes import (
+    DRAWS,
+    FILLED,
+    GROWS,
+    NOT_SAVED,
+    alters,
+    arguments,
+    changes,
+    comes_again,
+    elsewhere,
+)
 from spotelastic.client.adapt.loops import TrainingLoop
 from spotelastic.client.adapt.objects import is_shared
 from spotelastic.client.adapt.source import (
@@ -17,6 +28,7 @@ from spotelastic.client.adapt.source import (
     bound,
     calls,
     dotted,
+    is_literal,
     last_name,
     nodes,
     read,
@@ -38,7 +50,6 @@ HARMLESS = frozenset(
 """Methods that change nothing of what a step computes."""
 DRAWN = r"rand.*|shuffle|permutation|sample|choices?|iter|next|.*seed.*|normal|uniform|step"
 """Functions whose calls before an epoch's steps cannot be repeated in the epoch's middle."""
-KEPT = ("append", "extend")
 NOTES = ("SummaryWriter", "getLogger", "get_logger")
 """What makes an object that is only told something."""
 
@@ -68,17 +79,20 @@ def carried(source: Source, loop: TrainingLoop, objects: Sequence[str]) -> Carri
     heads: list[ast.AST] = [*([loop.target] if loop.target is not None else []), loop.loop.target]
     step, taken = loop.loop.body, bound(heads)
     own = bound([loop.outermost])
-    _check_changes(source, loop, [loop.outermost], {*objects}, own)
-    _check_before(source, before)
+    _check_changes(source, loop, {*objects}, own)
     later = _exposed(_following(source, loop), set())[0]
     step_reads = _exposed(step, taken)[0]
     end_reads, reads = _exposed(end, set())[0], _exposed([*before, *step, *end], taken)[0]
     filled = {
-        root for call in calls([*step, *end], *KEPT) if (root := root_name(call)) in source.names
+        root for call in calls([*step, *end], *FILLED) if (root := root_name(call)) in source.names
     }
     filled = {name for name in filled if name not in bound([*step, *end]) - reads}
+    for each in nodes(source.tree, Function, ast.Lambda):
+        later = later | (_free(source, loop, each) & bound([*step, *end]))
+    again = _exposed(before, set())[0] & bound(before)
     of_step = {n for n in bound(step) | taken if n in step_reads | end_reads | later}
     of_step |= bound(step) & _exposed(before, set())[0] | {n for n in filled if calls_on(step, n)}
+    _check_before(source, before, {*objects}, again)
     of_epoch = {n for n in bound(end) if n in reads | later} | {
         n for n in filled if calls_on(end, n)
     }
@@ -107,29 +121,23 @@ def _initial(
             f'{why}. Keep it in the state (state["{name}"])',
         )
 
-    for node in nodes(source.tree, Function):
-        around = node is loop.scope or node in source.around(loop.loop)
-        outer = isinstance(loop.scope, ast.Module) or loop.scope in source.around(node)
-        if not around and outer and name in read(node.body) - bound([node.args, *node.body]):
-            raise no(node, f"{node.name}() uses it as well")
-    changes = [*written([*loop.loop.body, *end], name)]
-    changes += [
-        (c, c.args[0]) for c in calls([*loop.loop.body, *end], *KEPT) if root_name(c) == name
+    sets = [*written([*loop.loop.body, *end], name)]
+    sets += [
+        (c, c.args[0]) for c in calls([*loop.loop.body, *end], *FILLED) if root_name(c) == name
     ]
-    for node, value in changes:
+    for node, why in _otherwise(source, loop, name):
+        raise no(node, why)
+    for node, value in sets:
         if value is None or not _is_plain(value, loop, {name}, shared=shared):
-            shown = source.code(value)[:60] if value is not None else "something"
-            raise no(
-                node,
-                f"it is set by {shown}, which is not seen to be a plain value"
-                + (" that all workers have alike" if shared else ""),
-            )
-    if name != loop.counter and not changes:
+            shown = "something" if value is None else source.code(value)[:60]
+            alike = " that all workers have alike" if shared else ""
+            raise no(node, f"it is set by {shown}, which is not seen to be a plain value{alike}")
+    if name != loop.counter and not sets:
         raise no(loop.outermost, "it is not seen to be a plain value")
     resets = [value for _, value in written(before, name)]
     outside = [v for v in source.values(name, loop.scope) if v not in [*ast.walk(loop.outermost)]]
     first = (resets or outside or [ast.Constant(None)])[-1]
-    if len(resets or outside) > 1 or first is None or not _is_literal(first):
+    if len(resets or outside) > 1 or first is None or not is_literal(first):
         raise no(loop.outermost, "it is not set to a plain value once before")
     if resets:
         if not in_step or any(name in bound([each]) for each in end):
@@ -138,12 +146,22 @@ def _initial(
     return source.code(first) or "None"
 
 
-def _is_literal(value: ast.expr) -> bool:
-    try:
-        ast.literal_eval(value)
-    except ValueError:
-        return isinstance(value, ast.Call) and dotted(value.func) == "float"
-    return True
+def _otherwise(source: Source, loop: TrainingLoop, name: str) -> Iterator[tuple[ast.AST, str]]:
+    """Yield where a carried name is used otherwise than by the loop's turns, and how."""
+    for node in nodes(source.tree, Function, ast.Lambda):
+        if name in _free(source, loop, node):
+            yield node, f"{getattr(node, 'name', 'a lambda')}() uses it as well"
+    for each in nodes(source.tree, ast.Assign) if calls_on([loop.outermost], name) else ():
+        if dotted(each.value) == name:
+            yield each, "it is the same list under two names"
+
+
+def _free(source: Source, loop: TrainingLoop, function: ast.AST) -> set[str]:
+    """Return the names of the loop's function, or of the module, that another function reads."""
+    around = function is loop.scope or function in source.around(loop.loop)
+    outer = isinstance(loop.scope, ast.Module) or loop.scope in source.around(function)
+    names = read([function]) - bound([function]) - arguments(function)
+    return names if outer and not around else set()
 
 
 def _is_plain(value: ast.AST, loop: TrainingLoop, known: set[str], *, shared: bool) -> bool:
@@ -169,7 +187,7 @@ def _is_plain(value: ast.AST, loop: TrainingLoop, known: set[str], *, shared: bo
 
 def calls_on(body: Sequence[ast.AST], name: str) -> bool:
     """Return whether something is added to a list of this name."""
-    return any(root_name(call) == name for call in calls(body, *KEPT))
+    return any(root_name(call) == name for call in calls(body, *FILLED))
 
 
 # -- what a part reads before it has written it ----------------------------------------------------
@@ -213,66 +231,57 @@ def _following(source: Source, loop: TrainingLoop) -> list[ast.stmt]:
 # -- what a part changes of objects ----------------------------------------------------------------
 
 
-def _check_changes(
-    source: Source, loop: TrainingLoop, parts: list[ast.AST], known: set[str], own: set[str]
-) -> None:
+def _check_changes(source: Source, loop: TrainingLoop, known: set[str], own: set[str]) -> None:
     """Refuse what the loop, and functions of the script that it calls, may change besides."""
     fresh = own - _exposed([*loop.parts[0], *loop.loop.body, *loop.parts[1]], own)[0]
-    seen: set[str] = set()
-    waiting: list[tuple[Sequence[ast.AST], set[str]]] = [(parts, fresh)]
-    while waiting:
-        body, local = waiting.pop()
-        for name in read(body) - local:
-            made = source.made(name, loop.scope)
-            what = source.full_name(made.func) if made else ""
-            if re.search(r"Generator|default_rng|\.Random|^iter$|torchmetrics", what):
-                raise source.no(made or loop.loop, f"{name} has a state of its own, not saved")
-        for node, name, method in _touched(body):
-            kept = known if not (method == "=" and isinstance(node, ast.Attribute)) else set()
-            outside = name and name not in local and name not in kept | {*source.imported}
-            if not outside or method in HARMLESS or name == "super":
+    functions = [*elsewhere(source, loop.loop)]
+    bodies = [[loop.outermost], *(body for body, _ in functions)]
+    for name in {n for body in bodies for n in read(body)} - fresh:
+        made = source.made(name, loop.scope)
+        what = source.maker(made)
+        if re.search(rf"{DRAWS.pattern}|^iter$|torchmetrics", what):
+            raise source.no(made or loop.loop, f"{name} has a state of its own, not saved")
+    found = [*changes(source, [loop.outermost], fresh)]
+    for body, given in functions:
+        found += [each for each in changes(source, body, bound(body) | given) if alters(each[2])]
+    # What an epoch makes before its steps is another where a process goes on in its middle.
+    begun = bound(loop.parts[0])
+    found += [c for c in changes(source, loop.loop.body, fresh - begun) if c[1] in begun]
+    for node, name, how in found:
+        if how in HARMLESS or name == "super" or (name in known and how not in NOT_SAVED):
+            continue
+        if imported := source.imported.get(name):
+            keeps = how in (*GROWS, "=.", "=[")
+            if not keeps or imported.partition(".")[0] in ("torch", "numpy", "os"):
                 continue
-            made = source.made(name, loop.scope)
-            is_list = isinstance((source.values(name, loop.scope) or [None])[-1], ast.List)
-            told = made is not None and last_name(made.func) in NOTES
-            if not told and not (is_list and method in KEPT and body is parts):
-                raise source.no(
-                    node,
-                    f"{source.code(node)[:60]} may change {name}, which is not saved: keep it in "
-                    "the state, as a plain value or an object with state_dict()",
-                )
-        for call in nodes(body, ast.Call):
-            function = source.function(dotted(call.func))
-            if function is not None and function.name not in seen:
-                seen.add(function.name)
-                for each in nodes(function, ast.Global, ast.Nonlocal):
-                    raise source.no(each, f"{function.name}() changes {', '.join(each.names)}")
-                waiting.append((function.body, bound([function]) | _arguments(function)))
-
-
-def _arguments(function: ast.AST) -> set[str]:
-    return {each.arg for each in nodes(function, ast.arg)}
-
-
-def _touched(body: Sequence[ast.AST]) -> Iterator[tuple[ast.AST, str, str]]:
-    """Yield what may change an object: the place, the object's name, and the method."""
-    for call in nodes(body, ast.Call):
-        if isinstance(call.func, ast.Attribute):
-            yield call, root_name(call.func.value), call.func.attr
-        elif dotted(call.func) == "next":
-            yield call, root_name(call.args[0]), "next"
-    for each in nodes(body, ast.Attribute, ast.Subscript):
-        if not isinstance(each.ctx, ast.Load):
-            yield each, root_name(each), "="
-
-
-def _check_before(source: Source, before: Sequence[ast.stmt]) -> None:
-    """Refuse what an epoch does before its steps, and cannot do again in its middle."""
-    for each in nodes(before, ast.Call, ast.AugAssign):
-        called = last_name(each.func) if isinstance(each, ast.Call) else "step"
-        if re.fullmatch(DRAWN, called):
+        made = source.made(name, loop.scope)
+        is_list = isinstance((source.values(name, loop.scope) or [None])[-1], ast.List)
+        is_filled = isinstance(node, ast.Call) and dotted(node.func) in [
+            f"{name}.{each}" for each in FILLED
+        ]
+        told = made is not None and last_name(made.func) in NOTES
+        inside = loop.outermost in source.around(node)
+        if not told and not (is_list and is_filled and inside):
             raise source.no(
-                each,
-                f"{source.code(each)[:60]} before an epoch's steps comes again where a process "
-                "goes on in the epoch's middle: put it after them, or into a step",
+                node,
+                f"{source.code(node)[:60]} may change {name}, which is not saved: keep it in "
+                "the state, as a plain value or an object with state_dict()",
             )
+
+
+def _check_before(
+    source: Source, before: Sequence[ast.stmt], objects: set[str], names: set[str]
+) -> None:
+    """Refuse what an epoch does before its steps, and cannot do again in its middle."""
+    again = comes_again(source, before, DRAWN)
+    for name in sorted(names) if again is None else ():
+        again = next(written(before, name))[0]
+    for node, name, how in () if again else changes(source, before, bound(before)):
+        if name in objects and how not in HARMLESS and how not in ("=.", "=["):
+            again = again or node
+    if again is not None:
+        raise source.no(
+            again,
+            f"{source.code(again)[:60]} before an epoch's steps comes again where a process "
+            "goes on in the epoch's middle: put it after them, or into a step",
+        )

@@ -5,16 +5,21 @@ Each has to be seen where it is made. What deals out samples to fixed ranks is r
 
 import ast
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from spotelastic.client.adapt.changes import arguments, reached, unsaved
 from spotelastic.client.adapt.loops import TrainingLoop
 from spotelastic.client.adapt.source import (
+    Function,
     Source,
     argument,
+    bound,
     calls,
     dotted,
     last_name,
     nodes,
+    read,
     root_name,
 )
 
@@ -52,6 +57,11 @@ def state_names(source: Source, loop: TrainingLoop) -> list[str]:
         found = [root_name(call) for call in calls(made, "parameters", "named_parameters")]
         if not found:
             raise source.no(loop.loop, f"whose parameters {name} has is not seen where it is made")
+        lone = [n for n in sorted(read([made])) if n not in found and _is_tensor(source, loop, n)]
+        if lone:
+            raise source.no(
+                made, f"{name} has {lone[0]}, a parameter of no model: keep it in the state, too"
+            )
         if not zeroed & {name, *found}:
             raise source.no(
                 loop.loop, f"zero_grad() of {name} does not stand in each turn: gradients are kept"
@@ -61,11 +71,72 @@ def state_names(source: Source, loop: TrainingLoop) -> list[str]:
     copies = [n for n in sorted(used) if _made_by(source, loop, n) == "copy.deepcopy"]
     if copies:
         raise source.no(loop.outermost, f"{copies[0]} is a copy that the loop may change")
+    owners += called_modules(source, loop, {*owners, *kinds})
     found = [*dict.fromkeys([*owners, *kinds])]
     for name in found:
+        if name in bound([loop.outermost]):
+            raise source.no(loop.outermost, f"{name} is made anew in the loop")
         if not source.values(name, loop.scope):
             raise source.no(loop.outermost, f"{name} is not made in the function that has the loop")
     return found
+
+
+def called_modules(source: Source, loop: TrainingLoop, known: set[str]) -> list[str]:
+    """Return the modules that the loop calls besides those that are known.
+
+    Raises `NotUnderstood` for what may keep something that no state_dict() has.
+    """
+    classes = {each.name: each for each in nodes(source.tree, ast.ClassDef)}
+    for kind in classes.values():
+        _check_class(source, kind, r"Module|Dataset")
+    called = [call for part in reached(source, [loop.outermost]) for call in nodes(part, ast.Call)]
+    names = {dotted(call.func) for call in called} - known - {*classes}
+    return [
+        name
+        for name in sorted(names)
+        if source.function(name) is None
+        and any(
+            _is_module(source, classes, known, name, value)
+            for value in source.values(name, loop.scope)
+        )
+    ]
+
+
+def _is_module(
+    source: Source,
+    classes: Mapping[str, ast.ClassDef],
+    known: set[str],
+    name: str,
+    value: ast.expr | None,
+) -> bool:
+    """Whether what is called is a module that is to be saved. Raises `NotUnderstood`."""
+    full = source.maker(value)
+    foreign = full.partition(".")[0] in {*source.imported, "torch"}
+    if full.endswith("partial") or (isinstance(value, ast.Attribute) and not foreign):
+        raise source.no(value or source.tree, f"what {name}() may change is not seen")
+    if not isinstance(value, ast.Call):
+        return False
+    if kind := classes.get(full):
+        _check_class(source, kind, "")
+        return any("Module" in source.code(base) for base in kind.bases)
+    if re.search(r"Loss$|functional", full) or {dotted(each) for each in value.args} & known:
+        return False  # a loss keeps nothing, and a wrapper has the state of its model
+    used = calls(source.tree, "to", "cuda", "parameters", "train", "eval")
+    return full.startswith("torch.nn.") or name in map(root_name, used)
+
+
+def _check_class(source: Source, kind: ast.ClassDef, bases: str) -> None:
+    if re.search(bases, " ".join(source.code(base) for base in kind.bases)) and (
+        changed := unsaved(source, kind)
+    ):
+        raise source.no(
+            changed[0],
+            f"{changed[1]}, which is not saved: make it a buffer, or a value of the state",
+        )
+
+
+def _is_tensor(source: Source, loop: TrainingLoop, name: str) -> bool:
+    return source.maker(source.made(name, loop.scope)).startswith("torch.")
 
 
 def _is_direct(source: Source, call: ast.Call, loop: TrainingLoop) -> bool:
@@ -162,6 +233,9 @@ def _elastic(
         around = next(source.around(use), None)
         length = isinstance(around, ast.Call) and dotted(around.func) == "len"
         fits = length or use is loop.over or getattr(around, "attr", "") == "dataset"
+        fits = fits or any(
+            isinstance(each, Function) and name in arguments(each) for each in source.around(use)
+        )
         if use.id == name and isinstance(use.ctx, ast.Load) and not fits:
             raise source.no(
                 use,
@@ -185,7 +259,7 @@ def _elastic(
     options += [f"shuffle={told}"] if told != "True" else []
     more = [*(each for each in dealt.keywords if each.arg == "seed"), *call.keywords]
     options += [source.code(each) for each in more if each.arg in ("seed", "drop_last")]
-    return ElasticData(call, f"se.ElasticSampler({', '.join(options)})", former)
+    return ElasticData(call, f"{source.library}.ElasticSampler({', '.join(options)})", former)
 
 
 def _former(source: Source, call: ast.Call) -> ast.Call | None:

@@ -12,8 +12,6 @@ from spotelastic.client.adapt.names import Carried
 from spotelastic.client.adapt.objects import REPLACED, ElasticData
 from spotelastic.client.adapt.source import Source, argument, dotted, read
 
-IMPORT = "import spotelastic as se"
-
 
 class Text:
     """The lines of a script, with what is added before and after each, and how far it moves in."""
@@ -100,6 +98,7 @@ class _Writer:
         self._base = self.text.indent(loop.outermost)
         self._within = self.text.indent(loop.loop)
         self.unit = self.text.indent(loop.loop.body[0]).removeprefix(self._within)
+        self._se = source.library
         self._checkpoint = source.free("checkpoint", "checkpointer")
         steps = ("this_step",) if loop.counter == "step" else ("step", "this_step")
         self._step, self._state = source.free(*steps), source.free("state", "saved_state")
@@ -171,7 +170,7 @@ class _Writer:
         text, outer, names = self.text, self._loop.outermost, self._names
         entries = [f'"{name}": {name}' for name in objects]
         entries += [f'"{name}": {value}' for name, value in names.initial.items()]
-        opened = [f"with se.Checkpointer({self._state}) as {self._checkpoint}:"]
+        opened = [f"with {self._se}.Checkpointer({self._state}) as {self._checkpoint}:"]
         if self._data is not None:
             entries.append(f'"sampler": {self._source.code(self._loop.over)}.batch_sampler')
             _sampler(self._source, text, self._data)
@@ -181,7 +180,11 @@ class _Writer:
         text.before(outer.lineno, *(self._base + line for line in opened))
         after = (self._base + self.unit + line for line in self._get(*names.after))
         text.after(_end(outer), *after)
-        text.after(_import_line(self._source), IMPORT)
+        imported = "import spotelastic as se" if self._se == "se" else f"import {self._se}"
+        if line := _import_line(self._source):
+            text.after(line, imported)
+        else:  # below what the interpreter and the editor read in the first lines
+            text.before(self._source.tree.body[0].lineno, imported)
 
     def _take(self) -> str:
         loader = self._source.code(self._loop.over)

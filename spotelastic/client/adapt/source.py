@@ -84,6 +84,18 @@ class Source:
         """Return the first of these names that the script does not use."""
         return next((name for name in wanted if name not in self.names), f"{wanted[-1]}_")
 
+    def maker(self, value: ast.AST | None) -> str:
+        """Return the full name of what makes a value: `nn.Linear` of `nn.Linear(2, 1).to(0)`."""
+        while isinstance(value, ast.Call):
+            inner = value.func.value if isinstance(value.func, ast.Attribute) else None
+            value = inner if isinstance(inner, ast.Call) else value.func
+        return self.full_name(value) if value is not None else ""
+
+    @property
+    def library(self) -> str:
+        """The name of spotelastic in the script."""
+        return self.free("se", "spotelastic")
+
     def function(self, name: str) -> Function | None:
         """Return the function of that name, if the script has exactly one."""
         found = [each for each in nodes(self.tree, Function) if each.name == name]
@@ -162,6 +174,15 @@ def written(
         target = each.optional_vars if isinstance(each, ast.withitem) else each.target
         if target and not isinstance(each, ast.comprehension) and name in bound([target]):
             yield target, None
+
+
+def is_literal(value: ast.expr) -> bool:
+    """Return whether an expression is a plain value as it is written."""
+    try:
+        ast.literal_eval(value)
+    except ValueError:
+        return isinstance(value, ast.Call) and dotted(value.func) == "float"
+    return True
 
 
 def _names(root: ast.AST) -> Iterator[ast.Name]:

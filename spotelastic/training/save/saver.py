@@ -175,6 +175,8 @@ class Saver:
             changed = {key[0] for key in new.keys() | old.keys() if new.get(key) != old.get(key)}
             # Names of ours follow from the others.
             first = min(changed, key=lambda name: (name.startswith(f"{OWN}."), name))
+            if first.startswith(f"{OWN}."):
+                raise LayoutChanged("what the state consists of, or trains, is another")
             raise LayoutChanged(f"{first} is new, gone, or of another shape")
         self._source = self._sources(view)
         self._compared = self._compared_often(view)

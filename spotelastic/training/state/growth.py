@@ -6,6 +6,7 @@ is another one. So a save names everything that is not as the script began with 
 that: nothing else of a checkpoint can be read before it is known to fit.
 """
 
+import functools
 from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -48,6 +49,8 @@ class Measured(NamedTuple):
     tensors: Mapping[Name, Kind]
     groups: Mapping[str, Collection[Collection[str]]]
     """Names of the parameters in each optimizer's groups."""
+    trained: Collection[Name]
+    """Which of the tensors are parameters that get gradients."""
 
 
 def begin(state: State) -> Measured:
@@ -74,9 +77,15 @@ def measured(state: State) -> Measured:
         if isinstance(value, torch.nn.Module)
         for prefix, _ in submodules(value)
     }
-    tensors = {name: _kind_of(tensor) for name, tensor in _tensors(state).items()}
+    held = _tensors(state)
+    tensors = {name: _kind_of(tensor) for name, tensor in held.items()}
     groups = {name: state.groups(optimizer) for name, optimizer in state.optimizers()}
-    return Measured([*state.values], modules, tensors, groups)
+    trained = {
+        name
+        for name, tensor in held.items()
+        if isinstance(tensor, torch.nn.Parameter) and tensor.requires_grad
+    }
+    return Measured([*state.values], modules, tensors, groups, trained)
 
 
 def changes(state: State, begun: Measured) -> list[ValueEntry]:
@@ -114,6 +123,8 @@ def _changed(begun: Measured, now: Measured) -> set[Name]:
     names = begun.tensors.keys() | now.tensors.keys()
     found = {name for name in names if begun.tensors.get(name) != now.tensors.get(name)}
     found -= {name for name in found if begun.tensors.get(name) == _LAZY}
+    both = begun.tensors.keys() & now.tensors.keys()
+    found |= both & ({*begun.trained} ^ {*now.trained})  # frozen since, or trained since
     return found | {(name, name) for name in {*begun.entries} ^ {*now.entries}}
 
 
@@ -126,6 +137,19 @@ def _refuse_added(state: State, begun: Measured, now: Measured) -> None:
     ]
     if added:
         _refuse(added[0])
+    for name, fqn in sorted({*begun.tensors} - {*now.tensors}):
+        module, path = state.values.get(name), fqn.removeprefix(f"{name}.")
+        if isinstance(module, torch.nn.Module) and _is_made_by_a_hook(module, path):
+            raise UsageError(
+                f"{fqn} is made of other tensors since checkpoint.restore(), as by pruning, which "
+                "a restarted script would not know of: do that before"
+            )
+
+
+def _is_made_by_a_hook(module: torch.nn.Module, path: str) -> bool:
+    part, _, key = path.rpartition(".")
+    found = dict(submodules(module)).get(f"{part}." if part else "")
+    return found is not None and isinstance(getattr(found, key, None), torch.Tensor)
 
 
 def _refuse(name: str) -> None:
@@ -167,6 +191,7 @@ def prepared(
             changed = {fqn: kind for (each, fqn), kind in names.items() if each == name}
             there = (name in begun.entries) != (changed.get(name) == _ENTRY)
             _prepare(state, name, changed, saved, undo, there=there)
+            _prepare_training(state, name, changed, begun, undo)
         for name, optimizer in state.optimizers():
             if name in groups:
                 wanted = [groups[name][number] for number in sorted(groups[name])]
@@ -233,6 +258,21 @@ def _prepare_module(
                 else:
                     made = torch.nn.Parameter(made, what == _TRAINED)
                     _put(part._parameters, key, made, undo)
+
+
+def _prepare_training(
+    state: State, name: str, changed: Mapping[str, str], begun: Measured, undo: Undo
+) -> None:
+    """Freeze the parameters of a module that were frozen when it was saved; train the others."""
+    module = state.values.get(name)
+    held = _held(name, module) if isinstance(module, torch.nn.Module) else {}
+    for fqn in changed.keys() & held.keys():
+        tensor = held[fqn][2]
+        known = {_TRAINED: True, _FROZEN: False}
+        wanted = known.get(changed[fqn], (name, fqn) in begun.trained)
+        if isinstance(tensor, torch.nn.Parameter) and tensor.requires_grad != wanted:
+            undo.append(functools.partial(setattr, tensor, "requires_grad", not wanted))
+            tensor.requires_grad_(wanted)
 
 
 def _made(kind: Kind, like: torch.Tensor) -> torch.Tensor:

@@ -50,6 +50,7 @@ from spotelastic.training.state.optimizers.parameter_owners import (
     has_a_form_of_its_own,
     names_in_groups,
     owner,
+    refuse_unsaved,
 )
 from spotelastic.training.state.optimizers.wrappers import Unwrapped
 from spotelastic.training.state.per_rank import PerRank
@@ -165,6 +166,7 @@ class State:
                 if isinstance(leaf, DTensor):
                     sharded.add(fqn)
                 chunks += chunks_of(fqn, path, leaf, most)
+        refuse_unsaved(self.values, (chunk.tensor for chunk in chunks))
         checks = [self._check(), *(check for part in parts for check in part.checks)]
         return StateView(
             tuple(chunks),

@@ -19,7 +19,8 @@ Check = Callable[[], bool]
 def module_check(module: torch.nn.Module) -> Check:
     """Return a check that a module still has the same parameters, buffers and submodules.
 
-    They may be replaced or moved to other memory. A view keeps the old memory from being reused.
+    They may be replaced, frozen, or moved to other memory. A view keeps the old memory from being
+    reused.
     """
     parts: list[dict[str, Any]] = []
     for each in module.modules():
@@ -30,11 +31,15 @@ def module_check(module: torch.nn.Module) -> Check:
 
     def is_current() -> bool:
         now = held()
-        return are_same(now, known) and list(map(place, now)) == places
+        return are_same(now, known) and list(map(_place, now)) == places
 
     known = held()
-    places = list(map(place, known))
+    places = list(map(_place, known))
     return is_current
+
+
+def _place(part: Any) -> tuple[object, bool]:
+    return place(part), isinstance(part, torch.Tensor) and part.requires_grad
 
 
 def are_same(left: Sequence[Any], right: Sequence[Any]) -> bool:
@@ -49,7 +54,10 @@ def optimizer_check(optimizer: torch.optim.Optimizer) -> Check:
         objects: list[Any] = []
         keys: list[Any] = []
         for state in optimizer.state.values():
-            _note(state, objects, keys)
+            if isinstance(state, Mapping | list):
+                _note(state, objects, keys)
+            else:  # a value of the optimizer itself
+                keys.append(type(state))
         for group in optimizer.param_groups:
             _note(group, objects, keys)
         return objects, keys

@@ -121,6 +121,57 @@ def test_names_that_are_taken_are_left() -> None:
     assert "i = (this_step.number - 1) % len(loader)" in made
 
 
+@pytest.mark.parametrize("taken", ["se = 2.0\n", "import statistics as se\n"])
+def test_a_script_whose_own_name_is_se_gets_the_whole_name(taken: str) -> None:
+    made = adapted(epochs(before=taken), "train.py").after
+    assert "\nimport spotelastic\n" in made and "spotelastic as" not in made
+    assert "with spotelastic.Checkpointer(state)" in made
+    assert "spotelastic.ElasticSampler(data, " in made and taken in made
+
+
+def test_what_python_reads_in_the_first_lines_stays_there() -> None:
+    first = "#!/usr/bin/env python\n# coding: latin-1\n# A script.\n"
+    made = adapted(first + "DEBUG = False\n" + epochs(), "train.py").after
+    assert made.startswith(f"{first}import spotelastic as se\nDEBUG = False\n")
+
+
+@pytest.mark.parametrize(
+    "teacher",
+    [
+        "teacher = nn.BatchNorm1d(2)\n",
+        "class Net(nn.Module):\n    pass\nteacher = Net().to(device)\n",
+        "teacher = resnet18()\nteacher.to(device)\n",
+    ],
+)
+def test_a_module_that_the_loop_calls_is_saved_though_no_optimizer_has_it(teacher: str) -> None:
+    text = epochs(body=STEP.replace("model(x)", "model(teacher(x))"), before=teacher)
+    assert 'state = {"model": model, "teacher": teacher, "optimizer": optimizer' in below(text)
+
+
+def test_what_keeps_nothing_is_neither_saved_nor_refused() -> None:
+    """A loss, an evaluation over a loader, functions whose arguments only look like a name."""
+    text = epochs(
+        body=STEP.replace("model(x).mean()", "criterion(model(x), x)"),
+        before=(
+            "criterion = nn.MSELoss()\n"
+            "others = DataLoader(load(), batch_size=2)\n"
+            "class Generator(nn.Module):\n"
+            "    def forward(self, x):\n"
+            "        self.shown = x\n"
+            "        return self.shown\n"
+            "def rate(epoch):\n"
+            "    return 1 / (epoch + 1)\n"
+            "def tried(model, loader):\n"
+            "    right = 0\n"
+            "    for x, y in loader:\n"
+            "        right += model(x).argmax(1).eq(y.view_as(x)).sum().item()\n"
+            "    return right\n"
+        ),
+        end="print(tried(model, others), rate(epoch))\n",
+    )
+    assert 'state = {"model": model, "optimizer": optimizer, "sampler"' in below(text)
+
+
 def test_the_batch_of_all_workers_is_that_of_one_times_their_number() -> None:
     made = of("ddp_epochs")
     assert "global_batch=batch_size * 2, seed=7, drop_last=True)" in made.after

@@ -231,6 +231,165 @@ FORMS: dict[str, tuple[str, str]] = {
         epochs(after="torch.multiprocessing.spawn(run, nprocs=2)\n"),
         "starts processes of its own",
     ),
+    "another name's object": (
+        epochs(
+            "for old, new in zip(kept, model.parameters()):\n    old.mul_(0.9).add_(new)\n",
+            before="kept = [each.clone() for each in model.parameters()]\n",
+        ),
+        "may change kept",
+    ),
+    "parts of another model": (
+        epochs(
+            "for p in target.parameters():\n    p.data.copy_(p.data * 0.9)\n",
+            before="target = nn.Linear(2, 1)\n",
+        ),
+        "may change target",
+    ),
+    "given to a function": (
+        epochs(
+            "note(mean, x)\n",
+            before="mean = torch.zeros(2)\ndef note(kept, x):\n    kept.add_(x.mean(0))\n",
+        ),
+        "may change mean",
+    ),
+    "given to torch": (
+        epochs("torch._foreach_lerp_(kept, [x], 0.1)\n", before="kept = [torch.zeros(2)]\n"),
+        "may change kept",
+    ),
+    "out=": (
+        epochs("torch.add(kept, x, out=kept)\n", before="kept = torch.zeros(2)\n"),
+        "may change kept",
+    ),
+    "setattr": (epochs(end='setattr(model, "heat", epoch)\n'), "may change model"),
+    "frozen later": (
+        epochs(end="for p in model.parameters():\n    p.requires_grad = False\n"),
+        "may change model",
+    ),
+    "default of an argument": (
+        epochs("note()\n", before="def note(seen=[]):\n    seen.append(1)\n"),
+        "may change seen",
+    ),
+    "method under another name": (
+        epochs("add(loss.item())\n", before="losses = []\nadd = losses.append\n"),
+        "what add() may change is not seen",
+    ),
+    "list under two names": (
+        epochs("losses.append(loss.item())\n", before="losses = []\nall_of_them = losses\n"),
+        "the same list under two names",
+    ),
+    "object that is called": (
+        epochs(
+            "noise(x)\n",
+            before="class Noise:\n    s = 1.0\n    def __call__(self, x):\n"
+            "        self.s *= 0.9\n        return x * self.s\nnoise = Noise()\n",
+        ),
+        "Noise.__call__() changes self.s",
+    ),
+    "module that counts": (
+        epochs(
+            before="class Net(nn.Module):\n    def __init__(self):\n        self.n = 0\n"
+            "    def forward(self, x):\n        self.n += 1\n        return x * self.n\n"
+        ),
+        "Net.forward() changes self.n",
+    ),
+    "module that is told": (
+        epochs(
+            before="class Net(nn.Module):\n    def heat(self, t):\n        self.t = t\n"
+            "    def forward(self, x):\n        return x * self.t\n"
+        ),
+        "Net.heat() changes self.t",
+    ),
+    "module that draws": (
+        epochs(
+            before="class Net(nn.Module):\n    def __init__(self):\n"
+            "        self.g = torch.Generator().manual_seed(0)\n"
+        ),
+        "Net draws from self.g",
+    ),
+    "hook": (
+        epochs(
+            before="seen = []\ndef note(module, given, out):\n    seen.append(1)\n"
+            "model.register_forward_hook(note)\n"
+        ),
+        "may change seen",
+    ),
+    "lambda": (
+        epochs(before="seen = []\nscheduler.lr_lambda = lambda epoch: seen.append(epoch)\n"),
+        "may change seen",
+    ),
+    "read by a lambda": (
+        epochs("it += 1\n", before="it = 0\nrate = lambda: 1 / (it + 1)\n"),
+        "a lambda() uses it as well",
+    ),
+    "set for a function": (
+        epochs(end="level = 0.5\n", before="level = 1.0\ndef scaled(x):\n    return x * level\n"),
+        "scaled() uses it as well",
+    ),
+    "of another module": (
+        "import config\n" + epochs("config.steps += 1\n"),
+        "may change config",
+    ),
+    "list of another module": (
+        "from config import history\n" + epochs("history.append(loss.item())\n"),
+        "may change history",
+    ),
+    "rate of a function before": (
+        epochs(
+            before="def adjust(o, epoch):\n    if epoch:\n        o.param_groups[0]['lr'] *= 0.1\n",
+            head="adjust(optimizer, epoch)\n",
+        ),
+        "before an epoch's steps",
+    ),
+    "rate of itself before": (
+        epochs(head="g = optimizer.param_groups[0]\ng['lr'] = g['lr'] * 0.1\n"),
+        "before an epoch's steps",
+    ),
+    "name of itself before": (
+        epochs(before="lr = 0.1\n", head="if epoch == 1:\n    lr = lr * 0.1\n"),
+        "before an epoch's steps",
+    ),
+    "drawn by a function before": (
+        epochs(before="def draw():\n    return torch.randn(2)\n", head="noise = draw()\n"),
+        "before an epoch's steps",
+    ),
+    "meter of an epoch": (
+        epochs("meter.update(loss.item())\n", head="meter = Meter()\n", end="print(meter)\n"),
+        "may change meter",
+    ),
+    "numbers of an epoch": (
+        epochs("of['loss'] += loss.item()\n", head="of = {'loss': 0.0}\n", end="print(of)\n"),
+        "may change of",
+    ),
+    "group added before": (
+        epochs(head="if epoch == 1:\n    optimizer.add_param_group({'params': [1]})\n"),
+        "before an epoch's steps",
+    ),
+    "scheduler made in the loop": (
+        epochs("scheduler.step()\n", head="scheduler = optim.lr_scheduler.StepLR(optimizer, 1)\n"),
+        "scheduler is made anew in the loop",
+    ),
+    "parameter beside a model": (
+        "import torch\nfrom torch import nn\nscale = nn.Parameter(torch.zeros(1))\n"
+        + epochs().replace(
+            "optim.SGD(model.parameters(),",
+            "optim.SGD([{'params': model.parameters()}, {'params': [scale]}],",
+        ),
+        "optimizer has scale, a parameter of no model",
+    ),
+    "steps from a checkpoint": (
+        BEGIN
+        + "start = load()\nfor it in range(start, 9):\n    x = get()\n"
+        + indent(STEP, "    "),
+        "the steps begin with start: the script goes on from checkpoints",
+    ),
+    "exit": (epochs("if i > 3:\n    exit()\n"), "left early"),
+    "exception": (
+        BEGIN
+        + "try:\n    for x in loader:\n"
+        + indent(STEP + "if loss < 1:\n    raise StopIteration\n", " " * 8)
+        + "except StopIteration:\n    pass\n",
+        "left early",
+    ),
     "different on workers": (
         epochs(
             "total += loss.item()\n",

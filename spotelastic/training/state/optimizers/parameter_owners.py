@@ -3,12 +3,16 @@
 An optimizer without one is saved by the numbers of its parameters.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor
 
+from spotelastic.errors import UsageError
 from spotelastic.torch_names import STATE_HOOKS, WRAPPERS
+from spotelastic.training.state.derived import place
+from spotelastic.training.state.per_rank import PerRank
 
 _WRAPPERS = frozenset(("module", *WRAPPERS.values()))
 """Parts of names that wrappers add."""
@@ -46,6 +50,40 @@ def owner(values: Mapping[str, Any], optimizer: torch.optim.Optimizer) -> torch.
                 having[name] = value
     together = Together(having)
     return together if parameters <= set(map(id, together.parameters())) else None
+
+
+def refuse_unsaved(values: Mapping[str, Any], saved: Iterable[torch.Tensor]) -> None:
+    """Raise `UsageError` for an optimizer with a parameter that no entry of the state has.
+
+    `saved` are the tensors of the state. An object of the script's own may save in its own way.
+    """
+    modules = [value for value in values.values() if isinstance(value, torch.nn.Module)]
+    known = {id(parameter) for module in modules for parameter in module.parameters()}
+    for name, value in values.items():
+        if not isinstance(value, torch.optim.Optimizer):
+            continue
+        for parameter in (p for group in value.param_groups for p in group["params"]):
+            if id(parameter) in known or not parameter.requires_grad or not parameter.numel():
+                continue
+            if any(map(_saves_in_its_own_way, values.values())):
+                return
+            if place(parameter) is not None and _memory(parameter) not in map(_memory, saved):
+                raise UsageError(
+                    f"{name} trains a parameter of shape {[*parameter.shape]} that no entry of the "
+                    "state has, so that it would not be saved: put its module, or the tensor "
+                    "itself, into the state"
+                )
+
+
+def _saves_in_its_own_way(value: Any) -> bool:
+    ours = type(value).__module__.startswith(("torch.", "spotelastic.training.data"))
+    known = isinstance(value, torch.nn.Module | torch.optim.Optimizer) or ours
+    return isinstance(value, PerRank) or (hasattr(value, "state_dict") and not known)
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return local.untyped_storage().data_ptr()
 
 
 def names_in_groups(

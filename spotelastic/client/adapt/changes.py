@@ -1,0 +1,220 @@
+"""Finds what a part of a script may change of objects that were there before, and whose they are.
+
+A name stands for its object, and so does what is taken out of it (`p` of `for p in
+model.parameters()`), and the argument of a function of the script that is given it.
+"""
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+
+from spotelastic.client.adapt.source import (
+    Function,
+    Source,
+    argument,
+    bound,
+    calls,
+    dotted,
+    last_name,
+    nodes,
+    read,
+    root_name,
+)
+
+FILLED = ("append", "extend")
+"""Methods by which a list of plain values grows."""
+PARTS = re.compile(
+    r"zip|enumerate|reversed|sorted|list|tuple|iter|items|values|get|parameters|named_parameters"
+    r"|buffers|named_buffers|modules|named_modules|children|named_children|state_dict|detach|view"
+)
+"""What returns an object's parts, or the object itself in another form."""
+GROWS = ("append", "extend", "add", "update", "insert", "pop", "popleft", "clear", "setdefault")
+"""Methods by which a container changes."""
+FIRST = ("setattr", "delattr", "next", "shuffle", "heappush", "heappop", "heapify", "insort")
+"""Functions that change their first argument, besides those whose name ends with `_`."""
+NOT_SAVED = ("=.", "setattr", "delattr", "requires_grad_", "register_forward_hook")
+"""Changes of an object that its state_dict() does not have."""
+
+DRAWS = re.compile(r"(torch|random)\.Generator|default_rng|\.Random")
+"""What makes random numbers of its own."""
+
+Change = tuple[ast.AST, str, str]
+"""Where something may be changed, whose name it has, and how: a method, `=.` or `=[`."""
+
+
+def owners(value: ast.AST | None) -> set[str]:
+    """Return the names of the objects that an expression may be, or be a part of."""
+    if isinstance(value, ast.Name):
+        return {value.id}
+    parts: list[ast.AST] = []
+    if isinstance(value, ast.Call):
+        owner = [value.func] if isinstance(value.func, ast.Attribute) else []
+        if PARTS.fullmatch(last_name(value.func)):
+            parts = [*value.args, *owner]
+    elif isinstance(value, ast.Attribute | ast.Subscript | ast.Starred):
+        parts = [value.value]
+    elif isinstance(value, ast.Tuple | ast.List | ast.IfExp | ast.BoolOp):
+        parts = [each for each in ast.iter_child_nodes(value) if isinstance(each, ast.expr)]
+    return set[str]().union(*(owners(each) for each in parts))
+
+
+def changes(
+    source: Source, body: Sequence[ast.AST], own: set[str], inside: tuple[str, ...] = ()
+) -> Iterator[Change]:
+    """Yield what a part may change of objects that are not its own, also by functions it calls.
+
+    `own`: the names that the part sets itself. `inside`: the functions that are looked at already.
+    """
+    taken = _taken(source, body)
+    own = own | {n for each in nodes(body, ast.comprehension) for n in bound([each.target])}
+    for node, value, how in [*_touched(body), *_by_functions(source, body, inside)]:
+        direct = owners(value) or {root_name(value)}
+        waiting, seen = direct, {""}
+        while waiting - seen:
+            name = (waiting - seen).pop()
+            seen.add(name)
+            if name not in own and (name in direct or alters(how)):
+                yield node, name, how
+            else:
+                waiting = waiting | taken.get(name, set())
+
+
+def alters(how: str) -> bool:
+    """Whether something is changed for certain, and not only by a method that nobody knows."""
+    return how.endswith("_") or how in (*GROWS, *FIRST, "=.", "=[", "out=", "load_state_dict")
+
+
+def _taken(source: Source, body: Sequence[ast.AST]) -> dict[str, set[str]]:
+    """Return, by name, of which objects what it stands for may be a part."""
+    found: dict[str, set[str]] = {}
+    for each in nodes(body, ast.Assign, ast.AnnAssign, ast.NamedExpr, ast.For, ast.comprehension):
+        value = each.iter if isinstance(each, ast.For | ast.comprehension) else each.value
+        whose = {name for name in owners(value) if not _is_loader(source, each, name)}
+        for name in bound(each.targets if isinstance(each, ast.Assign) else [each.target]):
+            found.setdefault(name, set()).update(whose)
+    return found
+
+
+def _is_loader(source: Source, node: ast.AST, name: str) -> bool:
+    values = source.values(name, source.scope(node))
+    return any(isinstance(v, ast.Call) and last_name(v.func) == "DataLoader" for v in values)
+
+
+def _touched(body: Sequence[ast.AST]) -> Iterator[tuple[ast.AST, ast.AST, str]]:
+    for call in nodes(body, ast.Call):
+        name = last_name(call.func)
+        if isinstance(call.func, ast.Attribute):
+            yield call, call.func.value, name
+        in_place = name.endswith("_") and not name.startswith(("__", "clip_grad"))
+        if (name in FIRST or in_place) and call.args:
+            yield call, call.args[0], name
+        if (out := argument(call, "out")) is not None:
+            yield call, out, "out="
+    for each in nodes(body, ast.Attribute, ast.Subscript):
+        if not isinstance(each.ctx, ast.Load) and getattr(each, "attr", "") not in ("grad", "data"):
+            yield each, each.value, "=." if isinstance(each, ast.Attribute) else "=["
+
+
+def _by_functions(
+    source: Source, body: Sequence[ast.AST], inside: tuple[str, ...]
+) -> Iterator[tuple[ast.AST, ast.AST, str]]:
+    """Yield what the script's functions that a part calls may change of their arguments."""
+    for call in nodes(body, ast.Call):
+        function = source.function(name := dotted(call.func))
+        if function is None or name in inside:
+            continue
+        given = [each.arg for each in (*function.args.args, *function.args.kwonlyargs)]
+        for node, changed, how in changes(
+            source, function.body, bound(function.body), (*inside, name)
+        ):
+            if changed in given and alters(how):
+                value = argument(call, changed, given.index(changed))
+                yield (call, value, how) if value is not None else (node, ast.Name(changed), how)
+
+
+def reached(source: Source, body: Sequence[ast.AST]) -> list[Sequence[ast.AST]]:
+    """Return a part, and the bodies of all functions of the script that it may call."""
+    found, seen = [body], set[str]()
+    for part in found:
+        called = [source.function(name) for name in sorted(read(part) - seen)]
+        seen |= read(part)
+        found += [function.body for function in called if function is not None]
+    return found
+
+
+def elsewhere(source: Source, loop: ast.AST) -> Iterator[tuple[Sequence[ast.AST], set[str]]]:
+    """Yield the bodies of functions, methods and lambdas besides the loop's, and their arguments.
+
+    Whether hooks, `collate_fn` or a rate's function run while the loop does is not seen.
+    """
+    for each in nodes(source.tree, Function, ast.Lambda):
+        if each not in source.around(loop) and getattr(each, "name", "") != "__init__":
+            for outer in nodes(each, ast.Global, ast.Nonlocal):
+                raise source.no(outer, f"{each.name}() changes {', '.join(outer.names)}")
+            yield [each.body] if isinstance(each, ast.Lambda) else each.body, arguments(each)
+
+
+def arguments(function: ast.AST) -> set[str]:
+    """Return the names of a function's arguments."""
+    return {each.arg for each in nodes(function, ast.arg)}
+
+
+def unsaved(source: Source, kind: ast.ClassDef) -> tuple[ast.AST, str] | None:
+    """Return where a class of the script changes what its state_dict() does not have, and what."""
+    bases = " ".join(source.code(base) for base in kind.bases)
+    methods = [each for each in kind.body if isinstance(each, Function)]
+    if {"state_dict", "get_extra_state"} & {each.name for each in methods}:
+        return None
+    begin = [each for each in methods if each.name == "__init__"]
+    saved = {
+        call.args[0].value
+        for call in calls(begin, "register_buffer")
+        if call.args and isinstance(call.args[0], ast.Constant)
+    }
+    for each in nodes(begin, ast.Assign):
+        made = source.maker(each.value) if isinstance(each.value, ast.Call) else ""
+        if DRAWS.search(made) and not isinstance(each.targets[0], ast.Name):
+            return each, f"{kind.name} draws from {source.code(each.targets[0])}"
+        if made.startswith("torch."):
+            saved |= {last_name(target) for target in each.targets} if "Module" in bases else set()
+    for way in methods:
+        if way.name in ("__init__", "set_epoch", "load_state_dict") or not way.args.args:
+            continue
+        me = way.args.args[0].arg
+        added = [each.target for each in nodes(way, ast.AugAssign)]
+        for node, value, how in _touched(way.body):
+            name = last_name(node if how == "=." else value)
+            whose = value if how == "=." else getattr(value, "value", value)
+            if dotted(whose) != me or name in saved | {me}:
+                continue
+            later = how == "=." and any(  # where it is read, it may be of an earlier call
+                each.attr == name and isinstance(each.ctx, ast.Load)
+                for each in nodes(kind, ast.Attribute)
+                if each.lineno <= node.lineno or way not in source.around(each)
+            )
+            if node in added or ((later or how in (*GROWS, "=[")) and "Dataset" not in bases):
+                return node, f"{kind.name}.{way.name}() changes {me}.{name}"
+    return None
+
+
+def comes_again(source: Source, before: Sequence[ast.stmt], drawn: str) -> ast.AST | None:
+    """Return what an epoch does before its steps, and cannot do again in its middle."""
+    for body in reached(source, before):
+        parts: list[ast.AST] = nodes(body, ast.Call, ast.AugAssign, ast.Assign)
+        for each in parts:
+            called = last_name(each.func) if isinstance(each, ast.Call) else ""
+            adds = isinstance(each, ast.AugAssign) and (
+                body is before or not isinstance(each.target, ast.Name)
+            )
+            if adds or re.fullmatch(drawn, called) or _from_itself(each):
+                return each
+    return None
+
+
+def _from_itself(node: ast.AST) -> bool:
+    """Whether an attribute or an entry is set to what is made of its value."""
+    if not isinstance(node, ast.Assign):
+        return False
+    parts = [t for t in node.targets if isinstance(t, ast.Attribute | ast.Subscript)]
+    value = ast.unparse(node.value)
+    return any(ast.unparse(target) in value for target in parts)
