@@ -128,6 +128,8 @@ def _other_key(aws: Aws, bucket: str, given: Sequence[str]) -> str:
 def unfit(key: Mapping[str, Any]) -> str:
     """Return why a key, as KMS describes it, cannot be used; "" if it can (pure)."""
     state = key.get("KeyState", "Enabled")
+    if state == "PendingDeletion":
+        return "it is about to be deleted: cancel that and enable it, or name another one"
     if state != "Enabled":
         return f"it is {state}: enable it, or name another one"
     if key.get("KeySpec", "SYMMETRIC_DEFAULT") != "SYMMETRIC_DEFAULT":

@@ -188,8 +188,8 @@ def _of_keys(
     aws: Aws, job: JobSpec, known: JobSpec | None, key: str, bucket: str
 ) -> tuple[list[str], list[str]]:
     """Return what is to be known of keys that encrypt, and why nodes could not work with them."""
-    warning, obstacle = ("", "") if key or known is not None else disk_key.look(aws)
-    told = [*disk_key.warnings(key), *encryption_key.data_warnings(aws, job, key), warning]
+    warning, obstacle = ("", "") if known is not None else disk_key.look(aws, key)
+    told = [*encryption_key.data_warnings(aws, job, key), warning]
     of_bucket = encryption_key.bucket_obstacles(aws, bucket, job.cluster, key) if bucket else ()
     return [*filter(None, told)], [*filter(None, (obstacle, *of_bucket))]
 
