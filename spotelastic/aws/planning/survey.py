@@ -127,8 +127,8 @@ def survey(
     told, unfit = given_parts.look(aws, job, network, bucket, key) if known is None else ((), ())
     keyed, locked = _of_keys(aws, job, known, key, bucket)
     size = _disk_size(aws, job, kinds[0].gpus, disk) if known is None else known.disk_gib
-    if network is not None:
-        unfit = (*unfit, *existing_vpc.obstacles(network, its_zones, interfaces, job.demands))
+    its, chosen = network or shared, (its_zones, for_workers)
+    unfit += tuple(_unplaced(job, its, *chosen, interfaces, new=known is None))
     return Survey(
         types=kinds,
         zones=for_workers,
@@ -353,6 +353,23 @@ def _of_network(
                 packed=job.capacity.zones == "pack",
                 controls=len(members_of(job)),
             )
+
+
+def _unplaced(
+    job: JobSpec,
+    network: Network | SharedNetwork | None,
+    its_zones: tuple[str, ...],
+    for_workers: tuple[str, ...],
+    interfaces: int,
+    *,
+    new: bool,
+) -> Iterator[str]:
+    """Yield why nodes could not work in a network that is there."""
+    if isinstance(network, Network):
+        yield from existing_vpc.obstacles(network, its_zones, interfaces, job.demands)
+    if new and network is not None and {*its_zones} <= {each.zone for each in network.subnets}:
+        subnets, controls = network.of(its_zones), len(members_of(job))
+        yield from existing_vpc.crowded(subnets, job.settings.min_nodes, for_workers, controls)
 
 
 def _of_shared_network(
