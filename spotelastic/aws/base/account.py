@@ -5,6 +5,7 @@ lets CloudFormation delete a cluster when no laptop is there to do so.
 """
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -19,6 +20,10 @@ from spotelastic.model.job import NO_DEMANDS, AccountDemands
 PROTECTED = {"Key": "spotelastic:protected", "Value": "1"}
 """The bucket's tag that says that the protection below is complete; it is set last."""
 BLOCKS = ("BlockPublicAcls", "IgnorePublicAcls", "BlockPublicPolicy", "RestrictPublicBuckets")
+"""What S3 keeps from the public in all buckets that are made since 2023."""
+_NAME = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+_OTHERS = ("--x-s3", "-s3alias", "--ol-s3", ".mrap")
+"""Ends of names that S3 gives to something else."""
 _MISSING = ("404", "NoSuchBucket")
 _FORBIDDEN = ("403", "AccessDenied", "Forbidden")
 
@@ -65,11 +70,21 @@ def _make(aws: Aws, bucket: str) -> None:
 def check_bucket(aws: Aws, bucket: str) -> None:
     """Raise `UsageError` for a bucket that cannot be used.
 
+    What has a name as buckets do may be an access point, or a directory bucket, to which rights are
+    given otherwise.
+
     The user's own (`--bucket`) must exist; the shared one may not exist yet. A bucket of another
     account is refused even if it can be accessed: its owner could read the job and replace its
     code.
     """
     shared = bucket == default_bucket(aws)
+    if not _NAME.fullmatch(bucket):
+        raise UsageError(f"--bucket {bucket}: expected the name of a bucket, as in s3://NAME/")
+    if bucket.endswith(_OTHERS):
+        raise UsageError(
+            f"--bucket {bucket}: it is an access point or a directory bucket: name a bucket of the "
+            "general kind"
+        )
     none = UsageError(f"--bucket {bucket}: there is no such bucket")
     foreign = UsageError(
         _taken(bucket)

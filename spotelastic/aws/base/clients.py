@@ -298,7 +298,8 @@ def calling(what: str) -> Iterator[None]:
     except (boto.ConnectionError, boto.HTTPClientError) as error:
         raise Unavailable(f"cannot {what}: {error}") from error
     except boto.BotoCoreError as error:
-        raise EnvironmentFailure(wrong_configuration(error) or f"cannot {what}: {error}") from error
+        told = wrong_configuration(error) or f"cannot {what}: {error}"
+        raise EnvironmentFailure(" ".join(told.split())) from error
     except (OSError, ValueError, LookupError) as error:
         if not (told := _wrong_source(error)):
             raise

@@ -22,6 +22,7 @@ from spotelastic.aws.network import cloudformation, existing_vpc, shared_network
 from spotelastic.aws.network.existing_vpc import Network
 from spotelastic.aws.network.shared_network import SharedNetwork
 from spotelastic.aws.planning import (
+    bucket_rules,
     disk_key,
     encryption_key,
     given_parts,
@@ -190,6 +191,8 @@ def _of_keys(
     """Return what is to be known of keys that encrypt, and why nodes could not work with them."""
     warning, obstacle = ("", "") if known is not None else disk_key.look(aws, key)
     told = [*encryption_key.data_warnings(aws, job, key), warning]
+    if bucket and known is None:
+        told += bucket_rules.warnings(aws, bucket, job.cluster)
     of_bucket = encryption_key.bucket_obstacles(aws, bucket, job.cluster, key) if bucket else ()
     return [*filter(None, told)], [*filter(None, (obstacle, *of_bucket))]
 
