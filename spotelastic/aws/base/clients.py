@@ -317,6 +317,21 @@ def passing(*codes: str) -> Iterator[None]:
 
 
 @contextmanager
+def optional() -> Iterator[None]:
+    """End the block where AWS gives no answer: what is not known forbids nothing.
+
+    These credentials may not ask, the region lacks the call, or its service cannot be reached.
+    Credentials that have ended are raised.
+    """
+    try:
+        yield
+    except SignedOut:
+        raise
+    except (Rejected, Unavailable):
+        return
+
+
+@contextmanager
 def explained(why: SpotelasticError, *codes: str) -> Iterator[None]:
     """Raise `why` where AWS refuses a call with a code that begins so."""
     try:

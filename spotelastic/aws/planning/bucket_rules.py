@@ -5,10 +5,9 @@ checkpoints that are retired should cost nothing.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
-from spotelastic.aws.base.clients import Aws, Rejected, calling
+from spotelastic.aws.base.clients import Aws, calling, optional
 
 ARCHIVES = frozenset({"GLACIER", "DEEP_ARCHIVE"})
 """Classes of storage from which objects cannot be read at once."""
@@ -17,7 +16,7 @@ ARCHIVES = frozenset({"GLACIER", "DEEP_ARCHIVE"})
 def warnings(aws: Aws, bucket: str, folder: str) -> Iterator[str]:
     """Yield what the bucket does with objects in a folder; nothing where AWS does not tell."""
     rules: list[dict[str, Any]] = []
-    with suppress(Rejected), calling(f"look at the lifecycle of {bucket}"):
+    with optional(), calling(f"look at the lifecycle of {bucket}"):
         rules = aws.s3.get_bucket_lifecycle_configuration(Bucket=bucket)["Rules"]
     its = [rule for rule in rules if _is_about(rule, f"{folder}/")]
     for rule in its:
@@ -27,7 +26,7 @@ def warnings(aws: Aws, bucket: str, folder: str) -> Iterator[str]:
                 f"start later could not, and the job would lose its checkpoints: exclude {folder}/"
             )
     versioned = False
-    with suppress(Rejected), calling(f"look at the versions of {bucket}"):
+    with optional(), calling(f"look at the versions of {bucket}"):
         versioned = aws.s3.get_bucket_versioning(Bucket=bucket).get("Status") == "Enabled"
     if versioned and not any("NoncurrentVersionExpiration" in rule for rule in its):
         yield (

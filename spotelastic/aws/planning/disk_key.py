@@ -11,7 +11,7 @@ from contextlib import suppress
 from fnmatch import fnmatchcase
 from typing import Any
 
-from spotelastic.aws.base.clients import DENIED, Aws, Rejected, calling, listed, passing
+from spotelastic.aws.base.clients import Aws, calling, listed, optional
 from spotelastic.aws.planning.encryption_key import PAGE, find_key, several, unfit
 
 OF_AWS = "alias/aws/ebs"
@@ -28,7 +28,7 @@ def look(aws: Aws, given: str = "") -> tuple[str, str]:
     """
     key = find_key(aws, given) if given else OF_AWS
     if not given:
-        with passing(*DENIED), calling("look up the key of new disks"):
+        with optional(), calling("look up the key of new disks"):
             key = str(aws.ec2.get_ebs_default_kms_key_id()["KmsKeyId"])
         if key.endswith(OF_AWS):
             return "", ""
@@ -38,7 +38,7 @@ def look(aws: Aws, given: str = "") -> tuple[str, str]:
         else f"new disks are encrypted with {key}"
     )
     found: Mapping[str, Any] = {}
-    with suppress(Rejected), calling("look at the key of new disks"):
+    with optional(), calling("look at the key of new disks"):
         found = aws.kms.describe_key(KeyId=key)["KeyMetadata"]
     if found.get("KeyManager") == "AWS" and not given:
         return "", ""
@@ -59,7 +59,7 @@ def look(aws: Aws, given: str = "") -> tuple[str, str]:
 
 def _lacks(aws: Aws, key: str) -> list[str] | None:
     """Return what the key's policy and grants do not permit; None where AWS does not tell."""
-    with suppress(Rejected, ValueError):
+    with optional(), suppress(ValueError):
         with calling("look at the policy of the key of new disks"):
             told = aws.kms.get_key_policy(KeyId=key, PolicyName="default")["Policy"]
         with calling("look at the grants of the key of new disks"):

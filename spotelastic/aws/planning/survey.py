@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from spotelastic.aws.base import partitions
-from spotelastic.aws.base.clients import DENIED, Aws, Rejected
+from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.names import SHARED_NETWORK, members_of
 from spotelastic.aws.compute import instance_types, offers, quotas, reservations, speeds
 from spotelastic.aws.compute.estimate import Estimate, Line, estimate
@@ -246,17 +246,15 @@ def _types(
     else:
         nodes = demand(job)
         nodes = replace(nodes, spot=min(nodes.least, nodes.spot))
-        options = type_selection.survey(aws, requirement, nodes, allowed.allowance)
+        options = type_selection.survey(aws, requirement, nodes, allowed.told)
         kinds = type_selection.best(options, requirement, aws.region).types
     # Nodes of the cluster's present types train together with new ones for a while.
     present = instance_types.describe(aws, known.instance_types) if known is not None else ()
     instance_types.check_alike((*present, *kinds), unlike=job.mixes)
-    try:
-        return kinds, options, _shortages(aws, allowed, kinds, job, known)
-    except Rejected as error:
-        if error.code not in DENIED or options:
-            raise
-        return kinds, (), ([], [f"the quotas are not known: {error}"])
+    fatal, told = _shortages(aws, allowed, kinds, job, known)
+    if allowed.unknown:
+        told.append(f"the quotas are not known: {allowed.unknown}")
+    return kinds, options, (fatal, told)
 
 
 def _named(aws: Aws, job: JobSpec, requirement: Requirement) -> tuple[InstanceType, ...]:
@@ -306,7 +304,7 @@ def _shortages(
     The latter leave it fewer workers than `--max`.
     """
     nodes, fatal, told = demand(job), [], []
-    spot, on_demand = found = quotas.shares(kinds, allowed.allowance, nodes)
+    spot, on_demand = found = quotas.shares(kinds, allowed.told, nodes)
     if refusal := quotas.refusal(found, nodes):
         fatal.append(f"too few nodes for --min {nodes.least}: {refusal}")
     elif spot.had < spot.wanted:
@@ -321,7 +319,7 @@ def _shortages(
 def _controls(aws: Aws, allowed: Quotas, job: JobSpec) -> str:
     """Return why the quota allows too few control nodes; "" if it allows enough."""
     control, wanted = instance_types.control(aws, job.control_type), len(members_of(job))
-    left = allowed.allowance(control.name, spot=False)
+    left = allowed.told(control.name, spot=False)
     if left is None or left.instances(control) >= wanted:
         return ""
     return left.describe(control, wanted, quotas.instead(left, control))
