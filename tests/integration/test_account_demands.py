@@ -108,6 +108,22 @@ def test_what_is_launched_has_the_tags_and_a_spot_request_only_where_there_is_on
         assert all(mine in tags for tags in launched.values()), group
 
 
+def test_control_nodes_use_a_key_for_the_topics_that_they_tell_alone(demanding: Demanding) -> None:
+    key = (Resource(f"arn:aws:kms:{REGION}:123456789012:key/of-the-topic"),)
+    by, of = "kms:ViaService", "kms:EncryptionContext:aws:sns:topicArn"
+    its = {by: f"sns.{REGION}.amazonaws.com", of: TOPIC}
+    for role in ("ControlRole", "WorkerRole"):
+        given = role_of(demanding.aws, NAME, role).policies
+        for action in ("kms:Decrypt", "kms:GenerateDataKey"):
+            for context, may in (
+                (its, role == "ControlRole"),
+                (its | {of: f"{TOPIC}-of-others"}, False),
+                ({of: TOPIC}, False),
+                ({by: its[by]}, False),
+            ):
+                assert permits(given, AccessRequest(action, key, context)) == may
+
+
 def test_control_nodes_may_tell_the_topics_of_notifications_and_read_where_others_are(
     demanding: Demanding,
 ) -> None:

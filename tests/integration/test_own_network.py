@@ -90,3 +90,33 @@ def test_what_keeps_nodes_from_working_is_seen_in_the_routes(own: Own) -> None:
         True,
         frozenset({"s3"}),
     )
+
+
+def test_subnets_without_free_addresses_are_an_obstacle_before_anything_is_made(own: Own) -> None:
+    """Others have taken all but one of each of the smallest subnets that there are."""
+    ec2 = own.aws.ec2
+    subnets = []
+    for index, zone in enumerate(ZONES[:3]):
+        made = ec2.create_subnet(
+            VpcId=own.vpc, CidrBlock=f"127.96.9.{index * 16}/28", AvailabilityZone=zone
+        )
+        subnets.append(made["Subnet"]["SubnetId"])
+        ec2.modify_subnet_attribute(SubnetId=subnets[-1], MapPublicIpOnLaunch={"Value": True})
+        ec2.associate_route_table(RouteTableId=routes(own), SubnetId=subnets[-1])
+    wish = own.request(NAME, subnets=tuple(subnets)).job
+    assert survey(own.aws, wish).obstacles == ()
+    taken = [
+        ec2.create_network_interface(SubnetId=subnets[0])["NetworkInterface"] for _ in range(10)
+    ]
+    (obstacle,) = survey(own.aws, wish).obstacles
+    assert obstacle.startswith(f"{subnets[0]} in {ZONES[0]} has 1 free addresses")
+    for each in taken:
+        ec2.delete_network_interface(NetworkInterfaceId=each["NetworkInterfaceId"])
+    assert survey(own.aws, wish).obstacles == ()
+
+
+def routes(own: Own) -> str:
+    """The table of routes by which the network's subnets reach the internet."""
+    its = [{"Name": "association.subnet-id", "Values": [own.subnets[0]]}]
+    (table,) = own.aws.ec2.describe_route_tables(Filters=its)["RouteTables"]
+    return str(table["RouteTableId"])

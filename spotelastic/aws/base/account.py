@@ -5,7 +5,9 @@ lets CloudFormation delete a cluster when no laptop is there to do so.
 """
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from spotelastic.aws.base import names
@@ -17,6 +19,11 @@ from spotelastic.model.job import NO_DEMANDS, AccountDemands
 
 PROTECTED = {"Key": "spotelastic:protected", "Value": "1"}
 """The bucket's tag that says that the protection below is complete; it is set last."""
+BLOCKS = ("BlockPublicAcls", "IgnorePublicAcls", "BlockPublicPolicy", "RestrictPublicBuckets")
+"""What S3 keeps from the public in all buckets that are made since 2023."""
+_NAME = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+_OTHERS = ("--x-s3", "-s3alias", "--ol-s3", ".mrap")
+"""Ends of names that S3 gives to something else."""
 _MISSING = ("404", "NoSuchBucket")
 _FORBIDDEN = ("403", "AccessDenied", "Forbidden")
 
@@ -29,10 +36,22 @@ def default_bucket(aws: Aws) -> str:
 def ensure_bucket(aws: Aws, bucket: str, own_tags: Mapping[str, str] = NO_TAGS) -> None:
     """Create and protect the shared bucket if needed; can be repeated at any point.
 
-    `own_tags` are the user's, for a bucket that is made now.
+    `own_tags` are the user's, for a bucket that is made now. What these credentials may not do may
+    have been done beforehand, by an administrator or by S3 itself.
 
     Raises `UsageError` if another account has a bucket of this name.
     """
+    try:
+        _make(aws, bucket)
+        if PROTECTED not in _tags(aws, bucket):
+            _protect(aws, bucket, own_tags)
+    except Rejected as error:
+        if error.code not in DENIED:
+            raise
+        raise Rejected(f"{error}: or name a bucket that is there, --bucket", error.code) from error
+
+
+def _make(aws: Aws, bucket: str) -> None:
     where = {} if aws.region == "us-east-1" else {"LocationConstraint": aws.region}
     try:
         with calling(f"create the bucket {bucket}"):
@@ -42,20 +61,30 @@ def ensure_bucket(aws: Aws, bucket: str, own_tags: Mapping[str, str] = NO_TAGS) 
     except Rejected as error:
         if error.code == "BucketAlreadyExists":
             raise UsageError(_taken(bucket)) from error
-        if error.code != "BucketAlreadyOwnedByYou":
+        if error.code not in {*DENIED, "BucketAlreadyOwnedByYou"}:
             raise
-    if PROTECTED not in _tags(aws, bucket):
-        _protect(aws, bucket, own_tags)
+        if error.code in DENIED and not _answers(aws.s3.head_bucket, Bucket=bucket):
+            raise
 
 
 def check_bucket(aws: Aws, bucket: str) -> None:
     """Raise `UsageError` for a bucket that cannot be used.
+
+    What has a name as buckets do may be an access point, or a directory bucket, to which rights are
+    given otherwise.
 
     The user's own (`--bucket`) must exist; the shared one may not exist yet. A bucket of another
     account is refused even if it can be accessed: its owner could read the job and replace its
     code.
     """
     shared = bucket == default_bucket(aws)
+    if not _NAME.fullmatch(bucket):
+        raise UsageError(f"--bucket {bucket}: expected the name of a bucket, as in s3://NAME/")
+    if bucket.endswith(_OTHERS):
+        raise UsageError(
+            f"--bucket {bucket}: it is an access point or a directory bucket: name a bucket of the "
+            "general kind"
+        )
     none = UsageError(f"--bucket {bucket}: there is no such bucket")
     foreign = UsageError(
         _taken(bucket)
@@ -83,6 +112,13 @@ def _taken(bucket: str) -> str:
     )
 
 
+def _answers(look: Callable[..., Mapping[str, Any]], **asked: str) -> Mapping[str, Any]:
+    """Return what a look at a bucket answers; nothing where it is refused."""
+    with suppress(Rejected), calling("look at a bucket"):
+        return look(**asked)
+    return {}
+
+
 def _tags(aws: Aws, bucket: str) -> list[dict[str, str]]:
     with passing("NoSuchTagSet"), calling(f"read the tags of the bucket {bucket}"):
         tags: list[dict[str, str]] = aws.s3.get_bucket_tagging(Bucket=bucket)["TagSet"]
@@ -93,22 +129,23 @@ def _tags(aws: Aws, bucket: str) -> list[dict[str, str]]:
 # S3 applies changes to a bucket one by one, and refuses another one in the meantime.
 @patient(lambda error: error.code == "OperationAborted")
 def _protect(aws: Aws, bucket: str, own_tags: Mapping[str, str]) -> None:
-    with calling(f"protect the bucket {bucket}"):
-        aws.s3.put_public_access_block(
-            Bucket=bucket,
-            PublicAccessBlockConfiguration={
-                "BlockPublicAcls": True,
-                "IgnorePublicAcls": True,
-                "BlockPublicPolicy": True,
-                "RestrictPublicBuckets": True,
-            },
-        )
-        aws.s3.put_bucket_encryption(
-            Bucket=bucket,
-            ServerSideEncryptionConfiguration={
-                "Rules": [{"ApplyServerSideEncryptionByDefault": {"SSEAlgorithm": "AES256"}}]
-            },
-        )
+    what = f"protect the bucket {bucket}"
+    blocked = dict.fromkeys(BLOCKS, True)
+    try:
+        with calling(what):
+            aws.s3.put_public_access_block(Bucket=bucket, PublicAccessBlockConfiguration=blocked)
+    except Rejected as error:  # S3 blocks it in new buckets, and policies keep it so
+        its = _answers(aws.s3.get_public_access_block, Bucket=bucket)
+        if error.code not in DENIED or its.get("PublicAccessBlockConfiguration") != blocked:
+            raise
+    rules = {"Rules": [{"ApplyServerSideEncryptionByDefault": {"SSEAlgorithm": "AES256"}}]}
+    try:
+        with calling(what):
+            aws.s3.put_bucket_encryption(Bucket=bucket, ServerSideEncryptionConfiguration=rules)
+    except Rejected as error:  # it also encrypts all
+        if error.code not in DENIED or not _answers(aws.s3.get_bucket_encryption, Bucket=bucket):
+            raise
+    with calling(what):
         aws.s3.put_bucket_policy(Bucket=bucket, Policy=json.dumps(_tls_only(aws.partition, bucket)))
         aws.s3.put_bucket_lifecycle_configuration(
             Bucket=bucket,
@@ -224,8 +261,9 @@ def _ensure_role(
     }
     role = _role(aws, name)
     new = role is None
-    if role is None:
-        role = _create_role(aws, name, description, trust, demands)
+    if role is None and (role := _create_role(aws, name, description, trust, demands)) is None:
+        arn = f"arn:{aws.partition}:iam::{aws.account}:role/{name}"
+        return arn, False  # it is there, and these credentials may not look at it
     its = role.get("PermissionsBoundary", {}).get("PermissionsBoundaryArn", "")
     if not new and demands.boundary not in ("", its):
         with calling(f"set the permissions boundary of the role {name}"):
@@ -248,7 +286,8 @@ def _role(aws: Aws, name: str) -> dict[str, Any] | None:
 
 def _create_role(
     aws: Aws, name: str, description: str, trust: Mapping[str, Any], demands: AccountDemands
-) -> dict[str, Any]:
+) -> dict[str, Any] | None:
+    """Return the role; None if it is there and these credentials may not look."""
     try:
         with calling(f"create the role {name}"):
             made: dict[str, Any] = aws.iam.create_role(
@@ -266,8 +305,7 @@ def _create_role(
                 "(docs/how-to/prepare-an-account.md); or name a role that is there, --stack-role",
                 error.code,
             ) from error
-        there = _role(aws, name) if error.code == "EntityAlreadyExists" else None
-        if there is None:
+        if error.code != "EntityAlreadyExists":
             raise
-        return there  # another `up` has just made it
+        return _role(aws, name)  # another `up` has just made it
     return made

@@ -6,6 +6,7 @@ boto3 is imported with the first client, so that importing this module costs not
 import os
 import re
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property, wraps
@@ -217,7 +218,8 @@ def has_credentials() -> bool:
     """Whether AWS credentials are configured on this machine."""
     import boto3
 
-    return boto3.session.Session().get_credentials() is not None
+    with calling("find AWS credentials"):
+        return boto3.session.Session().get_credentials() is not None
 
 
 class Rejected(EnvironmentFailure):
@@ -296,7 +298,12 @@ def calling(what: str) -> Iterator[None]:
     except (boto.ConnectionError, boto.HTTPClientError) as error:
         raise Unavailable(f"cannot {what}: {error}") from error
     except boto.BotoCoreError as error:
-        raise EnvironmentFailure(wrong_configuration(error) or f"cannot {what}: {error}") from error
+        told = wrong_configuration(error) or f"cannot {what}: {error}"
+        raise EnvironmentFailure(" ".join(told.split())) from error
+    except (OSError, ValueError, LookupError) as error:
+        if not (told := _wrong_source(error)):
+            raise
+        raise EnvironmentFailure(f"cannot {what}: {told}") from error
 
 
 @contextmanager
@@ -307,6 +314,21 @@ def passing(*codes: str) -> Iterator[None]:
     except Rejected as error:
         if error.code not in codes:
             raise
+
+
+@contextmanager
+def optional() -> Iterator[None]:
+    """End the block where AWS gives no answer: what is not known forbids nothing.
+
+    These credentials may not ask, the region lacks the call, or its service cannot be reached.
+    Credentials that have ended are raised.
+    """
+    try:
+        yield
+    except SignedOut:
+        raise
+    except (Rejected, Unavailable):
+        return
 
 
 @contextmanager
@@ -372,6 +394,25 @@ def wrong_configuration(error: Exception) -> str | None:
         case boto.UnknownCredentialError():
             return f"AWS credentials: {error}"
     return None
+
+
+def _wrong_source(error: Exception) -> str:
+    """Return what is wrong where the configuration has credentials or an endpoint come from.
+
+    Empty for any other error. botocore lets those of Python pass where a helper
+    (`credential_process`) or a file with a token is missing, or holds something else.
+    """
+    source = ""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        where = frame.f_globals.get("__name__"), frame.f_code.co_name
+        if where == ("botocore.endpoint", "create_endpoint"):
+            return f"{error} (AWS_ENDPOINT_URL, or endpoint_url in AWS's configuration)"
+        if where[0] == "botocore.credentials":
+            its = getattr(frame.f_locals.get("self"), "METHOD", "")
+            source = f" of {its}" if its else source or " "
+    if not source:
+        return ""
+    return f"AWS credentials{source.rstrip()}: {error}: `aws sts get-caller-identity` has to work"
 
 
 def _translated(what: str, error: Any) -> SpotelasticError:

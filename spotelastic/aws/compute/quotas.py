@@ -11,11 +11,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from spotelastic.aws.base.clients import Aws, calling, listed_instances, passing
+from spotelastic.aws.base.clients import (
+    Aws,
+    Rejected,
+    SignedOut,
+    calling,
+    listed_instances,
+    passing,
+)
 from spotelastic.aws.base.identity import CLUSTER
 from spotelastic.aws.base.partitions import partition_of
 from spotelastic.aws.compute import instance_types
 from spotelastic.aws.compute.instance_types import InstanceType
+from spotelastic.errors import Unavailable
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +199,7 @@ class Quotas:
         self._cluster = cluster
         self._values: dict[str, int | None] = {}
         self._in_use: Counter[tuple[str, bool]] | None = None
+        self.unknown = ""
 
     def allowance(self, type: str, *, spot: bool) -> Allowance | None:
         """Return what is left for a type; None if AWS does not tell the quota."""
@@ -202,6 +211,16 @@ class Quotas:
         if vcpus is None:
             return None
         return Allowance(its.name, code, spot, self._aws.region, vcpus, self._used(code))
+
+    def told(self, type: str, *, spot: bool) -> Allowance | None:
+        """As `allowance`; None also where AWS does not answer. `unknown` then says why."""
+        try:
+            return None if self.unknown else self.allowance(type, spot=spot)
+        except SignedOut:
+            raise
+        except (Rejected, Unavailable) as error:
+            self.unknown = str(error)
+            return None
 
     def _value(self, code: str) -> int | None:
         if code not in self._values:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from spotelastic.aws.base.clients import DENIED, Aws, calling, listed, passing
+from spotelastic.aws.base.clients import Aws, calling, listed, optional
 from spotelastic.aws.compute import autoscaling
 from spotelastic.errors import UsageError
 from spotelastic.model.job import Capacity, JobSpec, Reservation
@@ -84,7 +84,7 @@ def offered(aws: Aws, job: JobSpec, asked: Sequence[Reservation]) -> tuple[str, 
         return ()
     if asked:
         return (f"--reservations {asked[0].id}: the account has none that fits and is {OPEN}",)
-    with passing(*DENIED):
+    with optional():
         return tuple(
             f"the account has {described(each)}: --reservations {each.id}"
             for each in _of_job(aws, job, _items(aws, job.instance_types))

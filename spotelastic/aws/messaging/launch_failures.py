@@ -17,6 +17,8 @@ INSTANCES = re.compile(
 """Matches what AWS says of launches that the quota of their instances does not allow."""
 LIMIT = re.compile(r"\b(?!Request)([A-Z]\w*(?:Limit|Count)Exceeded)\b")
 """Matches the code of any other limit. That of requests is no limit: it passes."""
+DENIED = re.compile(r"not authorized|UnauthorizedOperation|AccessDenied|explicit deny", re.I)
+"""Matches a denial, whose text names what it is about, as subnets and reservations of capacity."""
 STORAGE = re.compile(r"maximum \w+ storage limit", re.IGNORECASE)
 """Matches the text of the limit of volumes, which may come without its code."""
 ZONE = re.compile(
@@ -29,12 +31,15 @@ ZONE = re.compile(
 )
 """Matches what is so in one zone, its subnets or at its price, and may be otherwise in another."""
 OF_A_PLACE = re.compile(
-    r"\b(zones?|subnets?|instance types?|configuration|[a-z]{2}(-[a-z]+)+-\d[a-z])\b", re.IGNORECASE
+    r"\b(zones?|subnets?|instance types?|configuration"
+    r"|[a-z]{2}(-[a-z]+)+-\d[a-z]|[a-z]{3,4}\d-az\d)\b",
+    re.IGNORECASE,
 )
 UNABLE = re.compile(
     r"\bnot (\w+ )?(supported|available|offered|found|exist)|\bno longer\b|\bunsupported\b"
     r"|\b(unavailable|unable|invalid|constrained|insufficient)\b"
-    r"|\bnot (have )?(enough|sufficient)\b|\bnot (offer|support)\b",
+    r"|\bnot (have )?(enough|sufficient)\b|\bnot (offer|support|opted)\b"
+    r"|\bcannot host\b|\bin maintenance\b",
     re.IGNORECASE,
 )
 """Together they match whatever names a zone, a subnet or a type as unable."""
@@ -56,6 +61,8 @@ def read(message: str) -> LaunchFailure:
         return LaunchFailure("limit", found[1])
     if STORAGE.search(message):
         return LaunchFailure("limit", "VolumeLimitExceeded")
+    if DENIED.search(message):
+        return LaunchFailure("other")
     if ZONE.search(message):
         return LaunchFailure("zone")
     if CAPACITY.search(message):

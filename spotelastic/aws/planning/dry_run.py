@@ -51,6 +51,7 @@ _WAYS_OUT = {
         "whether it is subscribed to it"
     ),
     "Unsupported": "name other types (--instance-types), or zones that have them (--zones)",
+    "TagPolicy": "a tag policy of your organization demands other values: --tag KEY=VALUE",
     "Subnet": "name other subnets (--vpc, --subnets)",
 }
 """What to do, by a word of the code or the text of another refusal."""

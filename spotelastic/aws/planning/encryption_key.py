@@ -8,7 +8,15 @@ from contextlib import suppress
 from fnmatch import fnmatchcase
 from typing import Any
 
-from spotelastic.aws.base.clients import DENIED, ENCRYPTION, Aws, Rejected, calling, explained
+from spotelastic.aws.base.clients import (
+    DENIED,
+    ENCRYPTION,
+    Aws,
+    Rejected,
+    calling,
+    explained,
+    optional,
+)
 from spotelastic.errors import UsageError
 from spotelastic.model.job import JobSpec
 
@@ -63,7 +71,7 @@ def bucket_obstacles(aws: Aws, bucket: str, cluster: str, given: str) -> Iterato
     if os.environ.get(ENCRYPTION["ServerSideEncryption"]):
         return
     policy: dict[str, Any] = {"Statement": []}
-    with suppress(Rejected, ValueError), calling(f"read the policy of {bucket}"):
+    with optional(), suppress(ValueError), calling(f"read the policy of {bucket}"):
         policy = json.loads(aws.s3.get_bucket_policy(Bucket=bucket)["Policy"])
     arn = f"arn:{aws.partition}:s3:::{bucket}/{cluster}/job.json"
     if any(denies_plain_object(each, arn) for each in several(policy["Statement"])):
@@ -113,7 +121,7 @@ def _other_key(aws: Aws, bucket: str, given: Sequence[str]) -> str:
 
     Empty if that is a `given` key, and also where AWS does not tell.
     """
-    with suppress(Rejected, UsageError), calling(f"look at the encryption of {bucket}"):
+    with optional(), suppress(UsageError), calling(f"look at the encryption of {bucket}"):
         answer = aws.s3.get_bucket_encryption(Bucket=bucket)
         rules = answer["ServerSideEncryptionConfiguration"]["Rules"]
         defaults = [each.get("ApplyServerSideEncryptionByDefault", {}) for each in rules]
@@ -128,6 +136,8 @@ def _other_key(aws: Aws, bucket: str, given: Sequence[str]) -> str:
 def unfit(key: Mapping[str, Any]) -> str:
     """Return why a key, as KMS describes it, cannot be used; "" if it can (pure)."""
     state = key.get("KeyState", "Enabled")
+    if state == "PendingDeletion":
+        return "it is about to be deleted: cancel that and enable it, or name another one"
     if state != "Enabled":
         return f"it is {state}: enable it, or name another one"
     if key.get("KeySpec", "SYMMETRIC_DEFAULT") != "SYMMETRIC_DEFAULT":

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from spotelastic.aws.base.clients import DENIED, Aws, calling, listed, passing
+from spotelastic.aws.base.clients import Aws, calling, listed, optional
 from spotelastic.aws.compute import quotas
 
 
@@ -59,7 +59,7 @@ def shortage(quota: NetworkQuota, region: str, allowed: int, used: int, needed: 
 def _shortage(
     aws: Aws, quota: NetworkQuota, needed: int, used: Callable[[Aws], int]
 ) -> Iterator[str]:
-    with passing(*DENIED):  # what is not known forbids nothing
+    with optional():
         allowed, there = quotas.value(aws, quota.code, quota.service), used(aws)
         if allowed is not None and (why := shortage(quota, aws.region, allowed, there, needed)):
             yield why

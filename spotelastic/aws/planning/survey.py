@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from spotelastic.aws.base import partitions
-from spotelastic.aws.base.clients import DENIED, Aws, Rejected
+from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.names import SHARED_NETWORK, members_of
 from spotelastic.aws.compute import instance_types, offers, quotas, reservations, speeds
 from spotelastic.aws.compute.estimate import Estimate, Line, estimate
@@ -22,6 +22,7 @@ from spotelastic.aws.network import cloudformation, existing_vpc, shared_network
 from spotelastic.aws.network.existing_vpc import Network
 from spotelastic.aws.network.shared_network import SharedNetwork
 from spotelastic.aws.planning import (
+    bucket_rules,
     disk_key,
     encryption_key,
     given_parts,
@@ -127,8 +128,8 @@ def survey(
     told, unfit = given_parts.look(aws, job, network, bucket, key) if known is None else ((), ())
     keyed, locked = _of_keys(aws, job, known, key, bucket)
     size = _disk_size(aws, job, kinds[0].gpus, disk) if known is None else known.disk_gib
-    if network is not None:
-        unfit = (*unfit, *existing_vpc.obstacles(network, its_zones, interfaces, job.demands))
+    its, chosen = network or shared, (its_zones, for_workers)
+    unfit += tuple(_unplaced(job, its, *chosen, interfaces, new=known is None))
     return Survey(
         types=kinds,
         zones=for_workers,
@@ -188,8 +189,10 @@ def _of_keys(
     aws: Aws, job: JobSpec, known: JobSpec | None, key: str, bucket: str
 ) -> tuple[list[str], list[str]]:
     """Return what is to be known of keys that encrypt, and why nodes could not work with them."""
-    warning, obstacle = ("", "") if key or known is not None else disk_key.look(aws)
-    told = [*disk_key.warnings(key), *encryption_key.data_warnings(aws, job, key), warning]
+    warning, obstacle = ("", "") if known is not None else disk_key.look(aws, key)
+    told = [*encryption_key.data_warnings(aws, job, key), warning]
+    if bucket and known is None:
+        told += bucket_rules.warnings(aws, bucket, job.cluster)
     of_bucket = encryption_key.bucket_obstacles(aws, bucket, job.cluster, key) if bucket else ()
     return [*filter(None, told)], [*filter(None, (obstacle, *of_bucket))]
 
@@ -243,17 +246,15 @@ def _types(
     else:
         nodes = demand(job)
         nodes = replace(nodes, spot=min(nodes.least, nodes.spot))
-        options = type_selection.survey(aws, requirement, nodes, allowed.allowance)
+        options = type_selection.survey(aws, requirement, nodes, allowed.told)
         kinds = type_selection.best(options, requirement, aws.region).types
     # Nodes of the cluster's present types train together with new ones for a while.
     present = instance_types.describe(aws, known.instance_types) if known is not None else ()
     instance_types.check_alike((*present, *kinds), unlike=job.mixes)
-    try:
-        return kinds, options, _shortages(aws, allowed, kinds, job, known)
-    except Rejected as error:
-        if error.code not in DENIED or options:
-            raise
-        return kinds, (), ([], [f"the quotas are not known: {error}"])
+    fatal, told = _shortages(aws, allowed, kinds, job, known)
+    if allowed.unknown:
+        told.append(f"the quotas are not known: {allowed.unknown}")
+    return kinds, options, (fatal, told)
 
 
 def _named(aws: Aws, job: JobSpec, requirement: Requirement) -> tuple[InstanceType, ...]:
@@ -303,7 +304,7 @@ def _shortages(
     The latter leave it fewer workers than `--max`.
     """
     nodes, fatal, told = demand(job), [], []
-    spot, on_demand = found = quotas.shares(kinds, allowed.allowance, nodes)
+    spot, on_demand = found = quotas.shares(kinds, allowed.told, nodes)
     if refusal := quotas.refusal(found, nodes):
         fatal.append(f"too few nodes for --min {nodes.least}: {refusal}")
     elif spot.had < spot.wanted:
@@ -318,7 +319,7 @@ def _shortages(
 def _controls(aws: Aws, allowed: Quotas, job: JobSpec) -> str:
     """Return why the quota allows too few control nodes; "" if it allows enough."""
     control, wanted = instance_types.control(aws, job.control_type), len(members_of(job))
-    left = allowed.allowance(control.name, spot=False)
+    left = allowed.told(control.name, spot=False)
     if left is None or left.instances(control) >= wanted:
         return ""
     return left.describe(control, wanted, quotas.instead(left, control))
@@ -353,6 +354,23 @@ def _of_network(
                 packed=job.capacity.zones == "pack",
                 controls=len(members_of(job)),
             )
+
+
+def _unplaced(
+    job: JobSpec,
+    network: Network | SharedNetwork | None,
+    its_zones: tuple[str, ...],
+    for_workers: tuple[str, ...],
+    interfaces: int,
+    *,
+    new: bool,
+) -> Iterator[str]:
+    """Yield why nodes could not work in a network that is there."""
+    if isinstance(network, Network):
+        yield from existing_vpc.obstacles(network, its_zones, interfaces, job.demands)
+    if new and network is not None and {*its_zones} <= {each.zone for each in network.subnets}:
+        subnets, controls = network.of(its_zones), len(members_of(job))
+        yield from existing_vpc.crowded(subnets, job.settings.min_nodes, for_workers, controls)
 
 
 def _of_shared_network(

@@ -30,6 +30,7 @@ OF_S3 = {
     "DeleteObjects": "DeleteObject",
     "DownloadFile": "GetObject",
     "GetBucketEncryption": "GetEncryptionConfiguration",
+    "GetBucketLifecycleConfiguration": "GetLifecycleConfiguration",
     "HeadBucket": "ListBucket",
     "HeadObject": "GetObject",
     "ListMultipartUploads": "ListBucketMultipartUploads",

@@ -190,6 +190,7 @@ def test_a_refusal_of_the_rehearsal_alone_is_none() -> None:
         ("MaxSpotInstanceCountExceeded", "Max spot instance count exceeded", "doctor --aws"),
         ("Unsupported", "Your requested instance type is not supported", "--instance-types"),
         ("InvalidSubnetID.NotFound", "The subnet ID 'subnet-7' does not exist", "--subnets"),
+        ("TagPolicyViolation", "The tag policy does not allow the specified value", "--tag KEY="),
         ("InvalidBlockDeviceMapping", "Volume of size 8GB is smaller", "prepare-an-account"),
         ("SomethingOfTheFuture", "No.", "prepare-an-account"),
     ],

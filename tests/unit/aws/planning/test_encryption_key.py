@@ -40,7 +40,7 @@ def test_a_key_is_found_by_each_of_its_names(tmp_path_factory: pytest.TempPathFa
 @pytest.mark.parametrize(
     ("key", "why"),
     [
-        ({"KeyState": "PendingDeletion"}, "it is PendingDeletion"),
+        ({"KeyState": "PendingDeletion"}, "it is about to be deleted"),
         ({"KeySpec": "RSA_2048"}, "disks need a symmetric one"),
         ({"KeyManager": "AWS"}, "leave it out"),
         ({"KeyState": "Enabled", "KeySpec": "SYMMETRIC_DEFAULT", "KeyManager": "CUSTOMER"}, ""),

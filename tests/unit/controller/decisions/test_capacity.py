@@ -285,6 +285,14 @@ def test_launches_that_a_person_has_suspended_are_waited_for_and_told_of_once() 
         ("The subnet ID 'subnet-1' does not exist (InvalidSubnetID.NotFound)", "zone"),
         ("The subnet ID 'subnet-1' does not exist", "zone"),
         ("The subnet ID 'subnet-1' is invalid", "zone"),
+        ("use1-az3 cannot host instances of p5.48xlarge at this time", "zone"),
+        ("The Availability Zone us-east-1e is in maintenance", "zone"),
+        ("The specified local zone is not opted in", "zone"),
+        (
+            "You are not authorized to perform this operation. User is not authorized to perform: "
+            "ec2:RunInstances on resource: arn:aws:ec2:us-east-1:1:capacity-reservation/cr-1",
+            "other",
+        ),
         (
             "The requested configuration is currently not supported. Please check the "
             "documentation for supported configurations.",
