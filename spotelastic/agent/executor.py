@@ -306,7 +306,7 @@ class AgentExecutor:
         found = blame.first(
             self._failure(workers, rank, trouble, at=exit_.at, exit_code=exit_.code, **more)
             for exit_ in workers.exits
-            if exit_.code
+            if exit_.code or workers.ended_early
             for rank, trouble in [(exit_.local_rank, self._processes.failure(workers, exit_))]
         )
         if found is None and workers.broken is not None:

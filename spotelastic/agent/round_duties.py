@@ -73,7 +73,8 @@ def end_others(local: NodeState, seen: RunState, now: float) -> do.Steps:
         return
     if workers.round == round_.incarnation and mine is not None:
         return
-    if workers.fails_untold and round_.parent == workers.round:
+    ended = workers.fails_untold or (workers.ended_early and round_.cause in FAILURES)
+    if ended and round_.parent == workers.round:
         yield do.ReportFailure(round_)  # its peers' failures were told first, and may be its doing
     if round_.cause in ("worker", "stall") and round_.parent == workers.round:
         # The peers of a worker whose GPU is sick may tell of their failures before its own is seen.

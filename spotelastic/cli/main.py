@@ -11,6 +11,8 @@ import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from io import TextIOWrapper
+from pathlib import Path
 
 from spotelastic import systems
 from spotelastic.errors import SpotelasticError, Unavailable, UsageError
@@ -30,6 +32,7 @@ LOCAL_TARGET = "spotelastic.client.targets.local_target"
 
 def main() -> None:
     """Entry point of the `spotelastic` command."""
+    _prepare_output()
     if (local := sys.modules.get(LOCAL_TARGET)) is not None:
         local.forget_used()  # by what ran in this process before
     try:
@@ -48,6 +51,16 @@ def main() -> None:
         if told is None:
             raise
         _fail(told, 2)
+
+
+def _prepare_output() -> None:
+    """Have both streams, where a shell has closed them, and let them take any character."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 (to the end)
+        elif isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def kubectl() -> None:

@@ -11,6 +11,7 @@ import resource
 import signal
 import socket
 import sys
+import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING
 from spotelastic_checkpoints import log_records
 
 from spotelastic.agent.config import AgentConfig, Entry
-from spotelastic.errors import EnvironmentFailure, SpotelasticError
+from spotelastic.errors import EnvironmentFailure, SpotelasticError, UsageError
 from spotelastic.launcher import options as launcher_options
 from spotelastic.launcher import run_storage
 from spotelastic.launcher.etcd_bootstrap import (
@@ -100,6 +101,8 @@ def serve(
     storage = run_storage.storage_url(options)
     configure = _plan(options, entry, command, where, storage)
     probe(storage, options.rdzv_id, chosen=bool(options.storage))
+    if options.log_dir:
+        _check_logs(options.log_dir)
     ignored = given(options, WITHOUT_EFFECT)
     if ignored:
         logger.warning(f"flags without effect: {', '.join(ignored)} (see --help)")
@@ -120,6 +123,16 @@ def serve(
         if ended.code == 1 and not options.log_dir:
             (folders.logs / OWNER_LOCK).unlink(missing_ok=True)  # without it they are kept
     return ended
+
+
+def _check_logs(folder: str) -> None:
+    """Make the folder of --log-dir. Raises `UsageError` where nothing can be written there."""
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise UsageError(f"--log-dir {folder}: {error.strerror}") from None
 
 
 @contextmanager

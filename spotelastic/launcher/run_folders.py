@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+from spotelastic_checkpoints import left_folders
+
 from spotelastic.errors import EnvironmentFailure
 from spotelastic.linux import END_WITHIN, end_marked, handled, mark
 from spotelastic.signals import STOPPING
@@ -109,7 +111,7 @@ def sweep(shared_memory: Path = SHARED_MEMORY) -> None:
     temporary = Path(tempfile.gettempdir())
     places = ((temporary, PREFIX), (shared_memory, PREFIX), (temporary, LOGS_PREFIX))
     for parent, prefix in places:
-        for folder in parent.glob(f"{prefix}*"):
+        for folder in left_folders.found(parent, f"{prefix}*"):
             in_use = any(str(folder).encode() in command for command in commands)
             if not in_use and _is_left(folder):
                 end_marked(mark(folder), END_WITHIN)

@@ -54,8 +54,10 @@ def shared_on(asked: RendezvousConfig) -> RunSecrets:
 
     Raises `OSError` where the user's home cannot be written.
     """
-    runs = Path(os.environ.get("SPOTELASTIC_HOME") or Path.home() / ".spotelastic") / "runs"
-    runs.mkdir(mode=0o700, parents=True, exist_ok=True)
+    home = Path(os.environ.get("SPOTELASTIC_HOME") or Path.home() / ".spotelastic")
+    runs = home / "runs"
+    for each in (home, runs):  # whoever may write to the one replaces the other
+        each.mkdir(mode=0o700, parents=True, exist_ok=True)
     meeting = "\n".join((asked.run, *sorted(asked.endpoints)))
     folder = runs / hashlib.sha256(meeting.encode()).hexdigest()[:20]
     if not folder.exists():

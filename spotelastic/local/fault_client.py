@@ -147,7 +147,7 @@ def middleware(desk: Desk, application: Callable[..., Any]) -> Callable[..., Any
         path = environ.get("PATH_INFO", "")
         if not path.startswith(PREFIX):
             return application(environ, start_response)
-        body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+        body = environ["wsgi.input"].read(signatures.length_of(environ))
         status, payload = answer(desk, path.removeprefix(PREFIX), body)
         return replied(start_response, payload, status=status)
 

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from spotelastic.local.signatures import length_of
+
 JSON = "application/x-amz-json-1.1"
 
 
@@ -42,7 +44,7 @@ class CallRefusal:
         self, environ: dict[str, Any], start_response: Callable[..., Any], message: str
     ) -> list[bytes]:
         """Refuse a WSGI request. What its sender sends is read, so that it can go on."""
-        left = int(environ.get("CONTENT_LENGTH") or 0)
+        left = length_of(environ)
         while left > 0 and (data := environ["wsgi.input"].read(min(left, 1 << 20))):
             left -= len(data)
         payload = b"" if environ.get("REQUEST_METHOD") == "HEAD" else self.body(message)

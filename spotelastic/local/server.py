@@ -19,7 +19,7 @@ from spotelastic.clock import wall
 from spotelastic.local import admission, cloud, fault_client
 from spotelastic.local.admission import AccessKey
 from spotelastic.local.autoscaling import pricing
-from spotelastic.local.base import eventbridge_messages
+from spotelastic.local.base import callers, eventbridge_messages
 from spotelastic.local.base.agenda import Agenda
 from spotelastic.local.base.eventbridge_messages import BusEvent
 from spotelastic.local.base.remains import Remains
@@ -183,13 +183,18 @@ class Server:
 
 
 def _listening() -> Any:
-    """Return the server of AWS's API on a free port; it answers nothing before `start`."""
+    """Return the server of AWS's API on a free port; it answers nothing before `start`.
+
+    From other users of the machine it does not read a byte.
+    """
     from moto.moto_server.werkzeug_app import MotoRequestHandler
     from werkzeug.serving import make_server
 
-    return make_server(
+    server: Any = make_server(
         "127.0.0.1", 0, lambda *_: [], threaded=True, request_handler=MotoRequestHandler
     )
+    server.verify_request = lambda asked, caller: callers.are_ours(caller, asked.getsockname())
+    return server
 
 
 def _clusters(regions: Sequence[str]) -> frozenset[str]:

@@ -2,7 +2,7 @@
 
 As on AWS (Signature Version 4), in the `Authorization` header or in the query of a presigned URL.
 The body of an S3 request is not compared with its signed checksum: nobody stands between processes
-of one machine.
+of one machine. As on AWS, a signature that is old proves nothing any more.
 """
 
 import hmac
@@ -10,6 +10,7 @@ import io
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote
 
@@ -17,13 +18,21 @@ from botocore.auth import S3SigV4Auth, S3SigV4QueryAuth, SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
+from spotelastic.clock import wall
+
 _HEADER = re.compile(
     r"AWS4-HMAC-SHA256 Credential=([^/,\s]+)/(\d{8})/([^/,\s]+)/([^/,\s]+)/aws4_request,\s*"
     r"SignedHeaders=([a-z0-9;-]+),\s*Signature=([0-9a-f]{64})"
 )
+_VALUE = re.compile("[0-9a-f]{64}")
+_NUMBER = re.compile("[0-9]{1,15}")
 _SCOPE = re.compile(r"([^/]+)/(\d{8})/([^/]+)/([^/]+)/aws4_request")
 MOST_BYTES = 64 * 2**20
 """Length of the longest body that is read to check its signature: AWS takes no longer one."""
+SKEW = 900.0
+"""Seconds by which a signature may be old, or ahead, unless a presigned URL says for how long."""
+MOST_EXPIRES = 604_800
+"""Seconds for which a presigned URL may be valid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +48,7 @@ class Signature:
     value: str
     token: str
     """The session token; "" if there is none."""
+    valid_for: float = SKEW
     in_query: bool = False
 
 
@@ -53,14 +63,18 @@ def read(environ: Mapping[str, Any]) -> Signature | None:
     scope = _SCOPE.fullmatch(query.get("X-Amz-Credential", ""))
     if scope is None or query.get("X-Amz-Algorithm") != "AWS4-HMAC-SHA256":
         return None
+    value, expires = query.get("X-Amz-Signature", ""), query.get("X-Amz-Expires", "")
+    if not _VALUE.fullmatch(value) or not _NUMBER.fullmatch(expires):
+        return None
     return Signature(
         key=scope[1],
         region=scope[3],
         service=scope[4],
         timestamp=query.get("X-Amz-Date", ""),
         headers=tuple(query.get("X-Amz-SignedHeaders", "").split(";")),
-        value=query.get("X-Amz-Signature", ""),
+        value=value,
         token=query.get("X-Amz-Security-Token", ""),
+        valid_for=min(int(expires), MOST_EXPIRES),
         in_query=True,
     )
 
@@ -74,7 +88,7 @@ def sign(key: str, secret: str, method: str, url: str, body: str) -> dict[str, s
 
 def is_right(signature: Signature, secret: str, environ: dict[str, Any]) -> bool:
     """Whether a request was signed with that secret. Its body can still be read afterwards."""
-    if "host" not in signature.headers:
+    if "host" not in signature.headers or not _is_of_now(signature):
         return False
     kind = S3SigV4Auth if signature.service == "s3" else SigV4Auth
     kind = S3SigV4QueryAuth if signature.in_query else kind
@@ -82,6 +96,14 @@ def is_right(signature: Signature, secret: str, environ: dict[str, Any]) -> bool
     request = _signed_part(signature, environ)
     text = auth.string_to_sign(request, auth.canonical_request(request))
     return hmac.compare_digest(auth.signature(text, request), signature.value)
+
+
+def _is_of_now(signature: Signature) -> bool:
+    try:
+        signed = datetime.strptime(signature.timestamp, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+    except ValueError:
+        return False
+    return -SKEW <= wall() - signed.timestamp() <= signature.valid_for
 
 
 def _signed_part(signature: Signature, environ: dict[str, Any]) -> AWSRequest:
@@ -109,7 +131,12 @@ def _header(environ: Mapping[str, Any], name: str) -> str:
 
 
 def _body(environ: dict[str, Any]) -> bytes:
-    length = min(int(environ.get("CONTENT_LENGTH") or 0), MOST_BYTES)
-    body: bytes = environ["wsgi.input"].read(length)
+    body: bytes = environ["wsgi.input"].read(min(length_of(environ), MOST_BYTES))
     environ["wsgi.input"] = io.BytesIO(body)
     return body
+
+
+def length_of(environ: Mapping[str, Any]) -> int:
+    """Return how long a request's body is; 0 for what is no number."""
+    told = str(environ.get("CONTENT_LENGTH", ""))
+    return int(told) if _NUMBER.fullmatch(told) else 0

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import urllib.error
@@ -43,6 +44,15 @@ def test_it_shows_what_there_is_until_ctrl_c(dashboard: "subprocess.Popen[str]")
     with browser.open(address, timeout=PATIENT) as answer:
         root = answer.read().decode().partition('content="0;url=')[2].partition('"')[0]
     begin = address.partition("/open")[0]
+    host = urlsplit(begin).netloc.encode()
+    for odd, answered in (
+        (b"\x16\x03\x01https\r\n\r\n", b"400"),
+        (b"GET http://[ HTTP/1.1\r\nHost: %b\r\n\r\n" % host, b"400"),
+        (b"GET /metrics HTTP/1.1\r\nHost: %b\r\nAuthorization: \xff\r\n\r\n" % host, b"403"),
+    ):
+        with socket.create_connection(("127.0.0.1", urlsplit(begin).port or 0), PATIENT) as other:
+            other.sendall(odd)
+            assert other.recv(12)[9:] == answered, "and nothing is printed about it"
     with browser.open(f"{begin}{root}", timeout=PATIENT) as answer:
         assert b"<h1>Clusters</h1>" in answer.read()
     with browser.open(f"{begin}{root}stream", timeout=PATIENT) as stream:

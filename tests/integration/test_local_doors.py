@@ -6,22 +6,24 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from http.client import HTTPConnection
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import boto3
+import botocore.auth
 import pytest
-from botocore.auth import S3SigV4Auth, SigV4Auth
+from botocore.auth import S3SigV4Auth, S3SigV4QueryAuth, SigV4Auth
 from botocore.awsrequest import AWSRequest
-from botocore.config import Config
 from botocore.credentials import Credentials
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.clusters.local_cloud import Laptop, running_cloud, until
 from support.draws import drawn
 
+from spotelastic.clock import wall
 from spotelastic.local.base import processes
 from spotelastic.local.cloud import ADMINISTRATOR, CloudInfo
 
@@ -29,6 +31,9 @@ ALLOW_ALL = {
     "Version": "2012-10-17",
     "Statement": [{"Effect": "Allow", "Action": "*", "Resource": "*"}],
 }
+
+ANOTHER = ["setpriv", "--reuid=65534", "--clear-groups", "/usr/bin/env", "python3"]
+OTHERS = pytest.mark.skipif(os.getuid() != 0, reason="another user is needed, which root can be")
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +99,23 @@ def signed(
     credentials = Credentials(key, secret or info.secret, token or None)
     kind(credentials, service, info.region).add_auth(request)
     return replace(sent, headers=tuple(request.headers.items()))
+
+
+def presigned(info: CloudInfo, lasts: int = 3600) -> str:
+    """The path of a URL of the object that was signed now."""
+    request = AWSRequest(READ.method, info.endpoint + READ.path)
+    credentials = Credentials(ADMINISTRATOR, info.secret)
+    S3SigV4QueryAuth(credentials, "s3", info.region, expires=lasts).add_auth(request)
+    return str(request.url).removeprefix(info.endpoint)
+
+
+@contextmanager
+def at(moment: float) -> Iterator[None]:
+    """What is signed in the block is signed at another time."""
+    then = datetime.fromtimestamp(moment, UTC)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(botocore.auth, "get_current_datetime", lambda *_, **__: then)
+        yield
 
 
 @pytest.mark.parametrize("sent", SERVICES, ids=lambda sent: f"{sent.method} {sent.path}")
@@ -164,17 +186,7 @@ def test_nothing_of_a_signed_request_can_be_changed(info: CloudInfo, data: st.Da
 
 
 def test_a_url_that_was_signed_serves_for_its_object_alone(info: CloudInfo) -> None:
-    s3 = boto3.client(
-        "s3",
-        endpoint_url=info.endpoint,
-        region_name=info.region,
-        aws_access_key_id=ADMINISTRATOR,
-        aws_secret_access_key=info.secret,
-        config=Config(signature_version="s3v4"),
-    )
-    url = s3.generate_presigned_url("get_object", {"Bucket": "models", "Key": "a b/job.json"})
-    parts = urlsplit(url)
-    path = f"{parts.path}?{parts.query}"
+    path = presigned(info)
     assert Sent("GET", path).to(info)[0] == 200
     assert Sent("GET", path.replace("job.json", "job2.json")).to(info)[0] == 403
     assert Sent("PUT", path, body=b"x").to(info)[0] == 403
@@ -211,7 +223,48 @@ def test_others_read_no_file_of_it(home: Path, info: CloudInfo) -> None:
     assert not open_ones
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="another user is needed, which root can be")
+def test_what_is_no_request_is_refused(info: CloudInfo) -> None:
+    """Before it has proved anything: nothing is read without an end, and nothing breaks."""
+    for length in ("abc", "-1", "-5", "9" * 5000, "²".encode().decode("latin-1")):
+        wrong = signed(PARAMETER, info, secret="x").but(Content_Length=length)
+        assert wrong.to(info)[0] == 400, length
+    for signature in ("%C3%A9", "x", ""):
+        path = presigned(info).partition("X-Amz-Signature=")[0] + f"X-Amz-Signature={signature}"
+        assert Sent("GET", path).to(info)[0] == 403, signature
+
+
+def test_what_was_signed_long_ago_is_refused(info: CloudInfo) -> None:
+    with at(wall() - 600):
+        slow = signed(READ, info)
+    with at(wall() - 1200):
+        old, lasting = signed(READ, info), presigned(info)
+        short = presigned(info, 600)
+    with at(wall() + 1200):
+        early = signed(READ, info)
+    assert [sent.to(info)[0] for sent in (slow, old, early)] == [200, 403, 403]
+    assert [Sent("GET", path).to(info)[0] for path in (lasting, short)] == [200, 403]
+
+
+@OTHERS
+def test_another_user_of_the_machine_is_not_even_read(info: CloudInfo) -> None:
+    right = signed(READ, info)
+    ask = (
+        "import http.client, json, sys\n"
+        "connection = http.client.HTTPConnection(sys.argv[1], timeout=30)\n"
+        "try:\n"
+        "    connection.request('GET', sys.argv[2], headers=dict(json.loads(sys.argv[3])))\n"
+        "    print(connection.getresponse().status)\n"
+        "except (ConnectionError, http.client.HTTPException):\n"
+        "    print('closed')\n"
+    )
+    where = [urlsplit(info.endpoint).netloc, right.path, json.dumps(right.headers)]
+    for whose, told in (([sys.executable], "200"), (ANOTHER, "closed")):
+        command = [*whose, "-I", "-c", ask, *where]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == told, done.stderr
+
+
+@OTHERS
 def test_the_metadata_of_an_instance_are_for_its_own_user(info: CloudInfo) -> None:
     laptop = Laptop(info)
     laptop.make_network()
@@ -232,8 +285,8 @@ def test_the_metadata_of_an_instance_are_for_its_own_user(info: CloudInfo) -> No
     command = [sys.executable, "-I", "-c", ask, *where]
     ours = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "200 OK" in ours.stdout
-    theirs = ["setpriv", "--reuid=65534", "--clear-groups", "/usr/bin/env", "python3", "-I", "-c"]
-    other = subprocess.run([*theirs, ask, *where], capture_output=True, text=True, check=False)
+    theirs = [*ANOTHER, "-I", "-c", ask, *where]
+    other = subprocess.run(theirs, capture_output=True, text=True, check=False)
     assert (other.returncode, other.stdout.strip()) == (0, ""), other.stderr
     laptop.ec2.terminate_instances(InstanceIds=[made["InstanceId"]])
     until(lambda: not processes.marked(info.id, made["InstanceId"]))

@@ -29,6 +29,16 @@ CASES = {
     "no nodes": ("--nnodes 0 train.py", "--nnodes 0: needs 1 ≤ MIN ≤ MAX"),
     "no script": (f"{SOLO} missing.py", "no such script: missing.py"),
     "not python": (f"{SOLO} broken.py", "broken.py is not a Python file: line 1"),
+    "storage is a file": (
+        f"{SOLO} --storage train.py train.py",
+        "--storage train.py: ",
+        "Not a directory",
+    ),
+    "logs are a file": (f"{SOLO} --log-dir train.py train.py", "--log-dir train.py: File exists"),
+    "logs below a file": (
+        f"{SOLO} --log-dir train.py/logs train.py",
+        "--log-dir train.py/logs: Not a directory",
+    ),
     "no endpoint": ("--nnodes 2 train.py", "--rdzv-endpoint is missing"),
     "no gpu": (
         f"{SOLO} --nproc-per-node gpu train.py",

@@ -1,5 +1,6 @@
 """Uses a folder as an object store, on a local disk or on one that all nodes mount."""
 
+import errno
 import fcntl
 import os
 import tempfile
@@ -33,6 +34,8 @@ class FolderStorage:
         self.url = str(root)
         self._root = root
         with _explained(self.url):
+            if root.exists() and not root.is_dir():  # a mistake, for which no retry is good
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), self.url)
             root.mkdir(parents=True, exist_ok=True)
 
     def get(self, key: str) -> Blob | None:

@@ -141,6 +141,12 @@ class Workers:
         return any(exit_.code for exit_ in self.exits) and (not self.failed or self.told_broken)
 
     @property
+    def ended_early(self) -> bool:
+        """Whether one of them has ended without an error, and with its Checkpointer open."""
+        is_open = self.attached and not self.left and not self.failed
+        return is_open and any(not exit_.code for exit_ in self.exits)
+
+    @property
     def all_rest(self) -> bool:
         """Whether each of them lives, and rests."""
         return bool(self.alive) and not self.exits and len(self.rested) == len(self.alive)

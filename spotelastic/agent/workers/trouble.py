@@ -34,7 +34,9 @@ class WorkerTrouble:
 
 
 def describe_exit(code: int) -> str:
-    if code >= 0:
+    if code == 0:
+        return "ended with exit code 0 before its Checkpointer was closed"
+    if code > 0:
         return f"ended with exit code {code}"
     try:
         return f"ended by {signal.Signals(-code).name}"

@@ -5,6 +5,7 @@ of what another one has written, as in a cluster.
 """
 
 import shutil
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,12 +33,21 @@ Stamps = dict[str, tuple[int, int]]
 
 
 def copy(folder: Path, to: Path) -> Stamps:
-    """Copy a folder. Environments of Python are linked, and histories and caches left out."""
+    """Copy a folder. Environments of Python are linked, and histories and caches left out.
+
+    So are sockets and pipes. Raises `UsageError` for what cannot be copied.
+    """
 
     def ignored(where: str, names: list[str]) -> set[str]:
-        return {name for name in names if name in LEFT_OUT or is_environment(Path(where) / name)}
+        return {name for name in names if name in LEFT_OUT or not _is_copied(Path(where) / name)}
 
-    shutil.copytree(folder, to, symlinks=True, ignore=ignored, ignore_dangling_symlinks=True)
+    try:
+        shutil.copytree(folder, to, symlinks=True, ignore=ignored, ignore_dangling_symlinks=True)
+    except shutil.Error as error:
+        source, _, why = error.args[0][0]
+        raise UsageError(
+            f"a rehearsal runs in a copy of this folder, and {source} cannot be copied: {why}"
+        ) from None
     for link in to.rglob("*"):
         if link.is_symlink() and not link.exists():  # a link that is relative to its place
             original = folder / link.relative_to(to)
@@ -58,9 +68,15 @@ def written(before: Stamps, used: Path) -> list[str]:
 def _stamps(folder: Path) -> Stamps:
     found = {}
     for file in _files(folder):
-        stat = file.stat()
-        found[file.relative_to(folder).as_posix()] = stat.st_size, stat.st_mtime_ns
+        its = file.stat()
+        found[file.relative_to(folder).as_posix()] = its.st_size, its.st_mtime_ns
     return found
+
+
+def _is_copied(path: Path) -> bool:
+    kind = path.lstat().st_mode
+    known = stat.S_ISDIR(kind) or stat.S_ISREG(kind) or stat.S_ISLNK(kind)
+    return known and not is_environment(path)
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from spotelastic.local.instances.spot_market import SpotMarket
 from spotelastic.local.refusals import replied
+from spotelastic.local.signatures import length_of
 
 TARGET = "AWSPriceListService.GetProducts"
 
@@ -29,7 +30,7 @@ def middleware(market: SpotMarket, application: Callable[..., Any]) -> Callable[
     def handle(environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:
         if environ.get("HTTP_X_AMZ_TARGET") != TARGET:
             return application(environ, start_response)
-        body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+        body = environ["wsgi.input"].read(length_of(environ))
         filters = {each["Field"]: each["Value"] for each in json.loads(body).get("Filters", ())}
         answer = {"FormatVersion": "aws_v1", "PriceList": products(market, filters)}
         return replied(start_response, json.dumps(answer).encode())

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from spotelastic_checkpoints import left_folders
 from spotelastic_checkpoints.daemon import handover
 
 LAST_UPLOAD_WITHIN = 600.0
@@ -73,7 +74,7 @@ class ArenaFolder:
                     shutil.rmtree(folder, ignore_errors=True)
 
     def _arenas(self) -> Iterator[Path]:
-        return self.folder.glob(f"{_PREFIX}*")
+        return left_folders.found(self.folder, f"{_PREFIX}*")
 
 
 def _is_at_work(folder: Path) -> bool:

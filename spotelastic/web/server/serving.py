@@ -1,10 +1,12 @@
 """Serves the dashboard on loopback until the process is told to end."""
 
 import asyncio
+import logging
 import socket
 from collections.abc import Callable
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from spotelastic.errors import EnvironmentFailure
 from spotelastic.web.server.access import DashboardAccess
@@ -14,6 +16,11 @@ from spotelastic.web.server.source import TargetSource
 LOOPBACK = "127.0.0.1"
 GRACE = 1.0
 """Seconds that open connections have at the end."""
+
+
+_heard = logging.getLogger(__name__)
+# Whoever finds the port may send what is no HTTP, as a browser does with https. That is no failure.
+_heard.addFilter(lambda told: not isinstance((told.exc_info or (0, 0))[1], HttpProcessingError))
 
 
 def listening(port: int) -> socket.socket:
@@ -34,7 +41,7 @@ def serve(source: TargetSource, at: socket.socket, ready: Callable[[str], None])
 
 
 async def _serve(app: web.Application, at: socket.socket, ready: Callable[[], None]) -> None:
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=GRACE)
+    runner = web.AppRunner(app, access_log=None, logger=_heard, shutdown_timeout=GRACE)
     await runner.setup()
     try:
         await web.SockSite(runner, at).start()

@@ -79,3 +79,16 @@ def test_the_users_own_files_have_their_paths_in_the_scripts_folder(
 def test_a_message_that_is_no_utf8_is_told(actor: AgentExecutor, store: MemoryStore) -> None:
     failure = reported(actor, store, "no such file: \udcff.csv", "")
     assert failure.message == "no such file: \\udcff.csv"
+
+
+def test_of_a_worker_that_ended_without_an_error_the_exit_code_is_told(
+    actor: AgentExecutor, store: MemoryStore
+) -> None:
+    """Its neighbour on this node, which lost it, is not to blame."""
+    exits = WorkerExit(0, 0, 4.0), WorkerExit(1, 1, 5.0)
+    workers = replace(WORKERS, attached=True, exits=exits)
+    actor.perform(node_state(workers=workers), RunState(), actions.ReportFailure(ROUND))
+    (told,) = store.range(Keys(CONFIG.run).event())[0]
+    event = decode(told.data, Event)
+    assert event.message == "rank 2: ended with exit code 0 before its Checkpointer was closed"
+    assert (event.node, event.data["exit_code"], event.data["lost_peer"]) == (CONFIG.node, 0, False)

@@ -191,6 +191,21 @@ def test_a_worker_s_own_failure_is_told_also_after_that_of_a_collective() -> Non
     assert do.ReportFailure not in kinds(decided(over, ROUND))
 
 
+def test_an_end_without_an_error_is_told_where_others_have_lost_its_worker_by_it() -> None:
+    """`os._exit(0)` within a step: the others tell of a peer, and nobody else of this one."""
+    state = local(workers=replace(WORKERS, attached=True))
+    ended = observe(state, events.Exited("r1/0", 0), NOW)
+    failed = replace(started("keep"), cause="worker")
+    assert do.ReportFailure(failed) in decided(ended, failed).actions
+    told = observe(ended, events.FailureReported(), NOW)
+    assert do.ReportFailure not in kinds(decided(told, failed)), "once"
+    assert do.ReportFailure not in kinds(decided(ended, ROUND)), "all may end so"
+    assert do.ReportFailure not in kinds(decided(ended, started("keep"))), "a node was lost"
+    left = observe(state, messages.WorkerLeft(2, 7, clean=True), NOW)
+    finished = observe(left, events.Exited("r1/0", 0), NOW)
+    assert do.ReportFailure not in kinds(decided(finished, failed)), "it had closed it"
+
+
 # -- workers that prepare -------------------------------------------------------------------------
 
 BESIDE = replace(ROUND, members=MEMBERS[:1], rests=True)

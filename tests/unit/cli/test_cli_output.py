@@ -1,6 +1,8 @@
 """What people and programs get to see."""
 
+import io
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +12,7 @@ from typer.testing import CliRunner
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.cli.app import app
+from spotelastic.cli.main import main
 from spotelastic.cli.render import tables
 from spotelastic.cli.render.progress_view import EVERY, Plain
 from spotelastic.client.cluster import Cluster
@@ -431,3 +434,33 @@ def test_of_several_clusters_one_is_named_by_the_option_that_names_it(
         done = CliRunner().invoke(app, line.split())
         assert isinstance(done.exception, UsageError)
         assert str(done.exception) == f"there are several clusters; {told}"
+
+
+SCRIPT = """\
+import torch
+model = torch.nn.Linear(2, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(100):  # \u2603
+    loss = model(torch.randn(4, 2)).sum()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("stream", ["closed", "ascii"])
+def test_a_stream_that_takes_no_text_is_no_failure(
+    stream: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    monkeypatch.setattr(sys, "argv", ["spotelastic", "adapt", str(tmp_path / "train.py")])
+    written = io.BytesIO()
+    to = None if stream == "closed" else io.TextIOWrapper(written, "ascii")
+    monkeypatch.setattr(sys, "stdout", to)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
+    if to is not None:
+        to.flush()
+        assert b"# \\u2603" in written.getvalue()
+    sys.stdout.close()

@@ -93,3 +93,16 @@ def test_logs_of_a_killed_agent_are_swept_and_those_of_a_failed_job_stay(
         run_folders.sweep(shared)
         assert folders.logs.is_dir() and kept.is_dir() and not left.exists()
     assert not folders.logs.exists()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="another user is needed, whom only root can be")
+def test_what_another_user_has_put_there_is_not_opened(here: Path, shared: Path) -> None:
+    """Whoever opens a pipe waits for its other end, for ever."""
+    for parent in (here, shared):
+        trap = parent / f"{run_folders.PREFIX}1-trap"
+        trap.mkdir()
+        os.mkfifo(trap / run_folders.OWNER_LOCK)
+        os.chown(trap, 65534, 65534)
+        (parent / f"{run_folders.PREFIX}2-link").symlink_to(trap)
+    run_folders.sweep(shared)
+    assert len([*here.glob(f"{run_folders.PREFIX}*"), *shared.iterdir()]) == 4

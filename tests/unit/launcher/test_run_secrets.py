@@ -52,7 +52,7 @@ def test_nodes_on_one_machine_share_secrets_that_nobody_else_reads(home: Path) -
     assert run_secrets.shared_on(other) not in found
     files = list(home.rglob("*"))
     assert len(files) == 1 + 2 * 5  # the folder of runs, and for each its folder with four files
-    assert not [each for each in files if stat.S_IMODE(each.stat().st_mode) & 0o077]
+    assert not [each for each in (home, *files) if stat.S_IMODE(each.stat().st_mode) & 0o077]
     os.utime(old, (0, 0))
     run_secrets.shared_on(RendezvousConfig("either", HERE, run="a third"))
     assert not old.exists()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from spotelastic.local.instances.imds import asked_owner, owner_of
+from spotelastic.local.base.callers import asked_owner, owner_of
 from spotelastic.local.instances.metadata import Facts, Notices, RoleCredentials, read
 
 META = "/latest/meta-data"

@@ -28,11 +28,12 @@ def test_the_browser_that_was_given_the_address_gets_in() -> None:
 
 @pytest.mark.parametrize(
     "cookie",
-    ["", "x", ACCESS.token, ACCESS.folder, "é"],
-    ids=["none", "other", "token", "folder", "no ASCII"],
+    ["", "x", ACCESS.token, ACCESS.folder, "é", "\udcff"],
+    ids=["none", "other", "token", "folder", "no ASCII", "no text"],
 )
 def test_nobody_else_does(cookie: str) -> None:
     assert "open the address" in refusal(HOST, cookie=cookie)
+    assert cookie == ACCESS.token or not ACCESS.opens(cookie)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,8 @@
 """A rehearsal leaves the folder as it is, and tells what the script has written."""
 
+import os
+import resource
+import socket
 from pathlib import Path
 
 import pytest
@@ -28,6 +31,25 @@ def test_a_copy_has_the_files_and_links_what_is_large(folder: Path, tmp_path: Pa
     assert (used / "env").resolve() == (folder / "env").resolve()
     assert (used / "linked/large.bin").read_text() == "large"
     assert copies.written(before, used) == []
+
+
+def test_sockets_and_pipes_are_left_out(folder: Path, tmp_path: Path) -> None:
+    os.mkfifo(folder / "data/pipe")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(folder / "socket"))
+        copies.copy(folder, tmp_path / "used")
+    assert (tmp_path / "used/data/rows.csv").exists()
+    assert not (tmp_path / "used/data/pipe").exists() and not (tmp_path / "used/socket").exists()
+
+
+def test_what_cannot_be_copied_is_told_in_a_line(folder: Path, tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len("train.py"), before[1]))
+    try:
+        with pytest.raises(UsageError, match=r"data/rows.csv cannot be copied: .*File too large"):
+            copies.copy(folder, tmp_path / "used")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_what_a_script_writes_is_told_and_the_folder_stays_as_it_is(

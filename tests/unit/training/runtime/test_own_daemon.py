@@ -204,3 +204,16 @@ def test_a_script_waits_for_what_the_one_before_it_left_to_be_uploaded(tmp_path:
         assert waiting.is_alive()
     waiting.join(PATIENT)
     assert not waiting.is_alive()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="another user is needed, whom only root can be")
+def test_an_arena_of_another_user_holds_nobody_up(tmp_path: Path) -> None:
+    arenas = ArenaFolder(tmp_path)
+    trap = arenas.new()
+    for name in ("ending", "lock"):
+        os.mkfifo(trap / name)
+    os.chown(trap, 65534, 65534)
+    os.utime(trap, (1, 1))
+    arenas.await_last_upload("test", "store")
+    arenas.sweep()
+    assert trap.is_dir()
