@@ -39,6 +39,8 @@ HARMLESS = frozenset(
 DRAWN = r"rand.*|shuffle|permutation|sample|choices?|iter|next|.*seed.*|normal|uniform|step"
 """Functions whose calls before an epoch's steps cannot be repeated in the epoch's middle."""
 KEPT = ("append", "extend")
+NEW = ("iter", "open", "str", "list", "dict", "set", "tuple", "sorted", "range", "zip", "enumerate")
+"""Functions of Python that make an object that nothing else has."""
 NOTES = ("SummaryWriter", "getLogger", "get_logger")
 """What makes an object that is only told something."""
 
@@ -257,10 +259,11 @@ def _arguments(function: ast.AST) -> set[str]:
 def _touched(body: Sequence[ast.AST]) -> Iterator[tuple[ast.AST, str, str]]:
     """Yield what may change an object: the place, the object's name, and the method."""
     for call in nodes(body, ast.Call):
-        if isinstance(call.func, ast.Attribute):
-            yield call, root_name(call.func.value), call.func.attr
-        elif dotted(call.func) == "next":
-            yield call, root_name(call.args[0]), "next"
+        told = call.func.value if isinstance(call.func, ast.Attribute) else None
+        if told is None and dotted(call.func) == "next":
+            told = call.args[0]
+        if told is not None and not (isinstance(told, ast.Call) and dotted(told.func) in NEW):
+            yield call, root_name(told), getattr(call.func, "attr", "next")
     for each in nodes(body, ast.Attribute, ast.Subscript):
         if not isinstance(each.ctx, ast.Load):
             yield each, root_name(each), "="
