@@ -22,7 +22,7 @@ class ProgressEstimate:
     ends_at: float | None = None
     """When that is (epoch seconds)."""
     elapsed: float | None = None
-    """Seconds since its first step."""
+    """Seconds since its first step; of a job that has ended, to its last one."""
     usd: float | None = None
     """US dollars so far."""
     usd_at_end: float | None = None
@@ -56,7 +56,8 @@ def progress_of(
     """
     usd, per_hour = spent if spent is not None else (status.usd, status.usd_per_hour)
     has_ended = status.state in ENDED
-    until = status.at if has_ended else now
+    # The status of a job that has ended stays as fresh as its cluster is up.
+    until = (status.stepped_at or status.at) if has_ended else now
     elapsed = max(0.0, until - status.began_at) if status.began_at else None
     share = min(1.0, status.step / status.total) if status.total else None
     left = None

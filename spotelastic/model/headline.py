@@ -75,7 +75,8 @@ def headlines(status: Status, now: float) -> tuple[Headline, ...]:
 
 
 def _of_the_end(status: Status, now: float) -> Iterator[Headline]:
-    why = status.error or status.reason.partition("\n")[0]
+    why = status.reason.partition("\n")[0]
+    why = why if status.error in why else status.error
     again = f"`spotelastic restart {status.name}` goes on from {_saved(status)}."
     if status.ends_at is not None and status.ends_at > now:
         again += f" The cluster ends by itself in {span(int(status.ends_at - now))}."

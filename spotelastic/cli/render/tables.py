@@ -193,7 +193,8 @@ def headline(status: Status) -> Text:
     The error comes first, then its traceback.
     """
     state = f"{status.state}, " if status.round or status.state in ENDED else ""
-    why = "\n".join(filter(None, (status.error, status.reason)))
+    is_said = status.error in status.reason.partition("\n")[0]
+    why = status.reason if is_said else f"{status.error}\n{status.reason}"
     return Text.assemble((status.name, "bold"), f"  {state}{why}".rstrip(" ,"))
 
 
@@ -373,7 +374,9 @@ def report_table(report: Report) -> RenderableType:
         repeated = sum(row.steps_lost or 0 for row in report.interruptions)
         again = f", {repeated} of them repeated" if repeated else ""
         steps += f" ({job.steps_run} run{again})"
-    lines = Text.assemble((job.state, "bold"), f"  {steps}  goodput {report.goodput:.1%}")
+    lines = Text.assemble((job.state, "bold"), f"  {steps}")
+    if job.steps_run:  # else nothing is known of its time
+        lines.append(f"  goodput {report.goodput:.1%}")
     bill = Text(f"workers  {report.node_hours:.3f} node-hours  {_cost(report)}")
     if report.control_usd:
         bill.append(f"\n{_with_control(report)}")

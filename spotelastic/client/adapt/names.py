@@ -101,12 +101,15 @@ def _initial(
     """Return what a carried name has before the loop. Raises `NotUnderstood`."""
     before, end = loop.parts
     shared = is_shared(source)
+    advice = f'Keep it in the state (state["{name}"])'
+    if shared:  # where one value would be saved for all workers
+        advice += ", averaged over the workers (torch.distributed.all_reduce) if each has its own"
 
     def no(node: ast.AST, why: str) -> Exception:
         return source.no(
             node,
             f"the loop carries {name} from turn to turn, which a process that goes on has to know: "
-            f'{why}. Keep it in the state (state["{name}"])',
+            f"{why}. {advice}",
         )
 
     for node in nodes(source.tree, Function):

@@ -188,7 +188,7 @@ def _figures(it: PublishedCluster, now: float) -> Iterator[KeyFigure]:
         usual = status.usual_loss
         yield KeyFigure("Loss", loss(status.loss), f"was about {loss(usual)}" if usual else "")
     yield _nodes(it)
-    if report is not None:
+    if report is not None and report.job.steps_run:
         yield KeyFigure("Goodput", f"{report.goodput:.1%}", _repeated(report), GOODPUT)
     yield _checkpoint(it, now)
     if status.rehearsal is not None:
