@@ -18,7 +18,10 @@ class ProgressEstimate:
     share: float | None = None
     """Of its steps, from 0 to 1."""
     left: float | None = None
-    """Seconds until its last step, at the pace of the last hour, pauses included."""
+    """Seconds until its last step, at the pace of the last hour, pauses included.
+
+    Not known while it makes no step.
+    """
     ends_at: float | None = None
     """When that is (epoch seconds)."""
     elapsed: float | None = None
@@ -29,9 +32,15 @@ class ProgressEstimate:
     """US dollars by then, if as much runs as now."""
 
     @property
+    def percent(self) -> str:
+        """The share for people, which is 100% at the last step only."""
+        share = self.share or 0.0
+        return f"{share if share >= 1.0 else min(share, 0.99):.0%}"
+
+    @property
     def line(self) -> str:
         """For people; empty if nothing is known."""
-        parts = [f"{self.share:.0%} done" if self.share is not None else ""]
+        parts = [f"{self.percent} done" if self.share is not None else ""]
         parts.append(f"about {roughly(self.left)} left" if self.left else "")
         if self.elapsed:
             parts.append(f"{span(int(self.elapsed))} so far")
@@ -61,7 +70,11 @@ def progress_of(
     elapsed = max(0.0, until - status.began_at) if status.began_at else None
     share = min(1.0, status.step / status.total) if status.total else None
     left = None
-    if status.total and not has_ended and (status.pace or status.step >= status.total):
+    training = any(node.state == "training" for node in status.nodes)
+    # Nobody knows how long it hangs, or waits for nodes.
+    stands = status.quiet or (status.short_since is not None and not training)
+    has_end = bool(status.total) and not has_ended and not stands
+    if has_end and (status.pace or status.step >= status.total):
         left = max(0, status.total - status.step) * status.pace
     return ProgressEstimate(
         share=share,

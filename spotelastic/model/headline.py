@@ -97,6 +97,11 @@ def _saved(status: Status) -> str:
     return f"{saved}, where the loss is not finite" if is_bad else saved
 
 
+def yet(status: Status) -> str:
+    """Return the word behind "no checkpoint" while one may come."""
+    return "" if status.state in ENDED else " yet"
+
+
 def _of_training(status: Status, now: float) -> Iterator[Headline]:
     name = status.name
     if status.not_finite:
@@ -119,11 +124,11 @@ def _of_training(status: Status, now: float) -> Iterator[Headline]:
         )
     if status.unsaved:
         since = status.committed_at or status.began_at or now
+        there = f"the newest is of step {status.committed}" if status.committed else "there is none"
         yield Headline(
             "not-committed",
             "red" if now - since >= LASTS else "yellow",
-            f"Checkpoints are not being committed; the newest is of step {status.committed}: "
-            f"{status.unsaved}",
+            f"Checkpoints are not being committed; {there}: {status.unsaved}",
         )
     if status.usual_loss is not None and status.loss is not None:
         yield Headline(

@@ -18,7 +18,7 @@ from spotelastic.controller.model.regions import RegionsRecord
 from spotelastic.model.counting import UNPRICED, counted, dollars, loss
 from spotelastic.model.estimate import progress_of
 from spotelastic.model.headline import headline as worst
-from spotelastic.model.headline import headlines
+from spotelastic.model.headline import headlines, yet
 from spotelastic.model.in_place import Rehearsal
 from spotelastic.model.job import ENDED
 from spotelastic.model.progress import (
@@ -151,7 +151,9 @@ def status_line(status: Status) -> str:
         parts.append(f"{status.step_time * 1000:>4.0f} ms/step")
     if status.samples_per_second:
         parts.append(f"{status.samples_per_second:.4g} samples/s")
-    parts.append(f"checkpoint {status.committed}" if status.committed else "no checkpoint yet")
+    parts.append(
+        f"checkpoint {status.committed}" if status.committed else f"no checkpoint{yet(status)}"
+    )
     if status.upload is not None:
         parts[-1] += f", {rows.upload(status.upload)}"
     return "  ".join(parts)
