@@ -12,7 +12,7 @@ from rich.text import Text
 
 from spotelastic.cli.render import tables
 from spotelastic.cli.render.sparkline import sparkline
-from spotelastic.model.counting import counted, dollars
+from spotelastic.model.counting import counted, dollars, saved
 from spotelastic.model.estimate import progress_of
 from spotelastic.model.headline import yet
 from spotelastic.model.job import ENDED
@@ -148,8 +148,8 @@ def _money(cost: Cost) -> str:
     if cost.total_usd_per_hour:
         text += f", {dollars(cost.total_usd_per_hour)} an hour"
     if cost.on_demand_usd > 0:
-        saved = 1 - cost.cost_usd / cost.on_demand_usd
-        text += f"   workers on demand: {dollars(cost.on_demand_usd)} ({saved:.0%} saved)"
+        told = saved(cost.cost_usd, cost.on_demand_usd)
+        text += f"   workers on demand: {dollars(cost.on_demand_usd)} ({told})"
     return text
 
 

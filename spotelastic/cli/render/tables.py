@@ -15,7 +15,7 @@ from rich.text import Text
 from spotelastic.client.published import by_urgency
 from spotelastic.clock import wall
 from spotelastic.controller.model.regions import RegionsRecord
-from spotelastic.model.counting import UNPRICED, counted, dollars, loss
+from spotelastic.model.counting import UNPRICED, counted, dollars, loss, saved
 from spotelastic.model.estimate import progress_of
 from spotelastic.model.headline import headline as worst
 from spotelastic.model.headline import headlines, yet
@@ -118,7 +118,7 @@ class Fitting:
     The widest comes first.
     """
 
-    tables: tuple[Table, ...]
+    tables: tuple[RenderableType, ...]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         anywhere = options.update(max_width=sys.maxsize)
@@ -308,7 +308,20 @@ def listing_table(clusters: Sequence[ClusterSummary]) -> RenderableType:
             made.add_row(*cells, Text(row.wrong, row.colour))
         return made
 
-    return _fitting(tuple(names), SPARED_OF_CLUSTERS, table)
+    fitting = _fitting(tuple(names), SPARED_OF_CLUSTERS, table).tables
+    return Fitting((*fitting, _narrow_listing(shown)))
+
+
+def _narrow_listing(shown: Sequence[rows.ClusterRow]) -> RenderableType:
+    """Return clusters for a narrow terminal: long names are folded, what is wrong is below."""
+    table = table_of("cluster", "state", "step", "cost", right=NUMBERS)
+    table.columns[0].no_wrap, table.columns[0].overflow = False, "fold"
+    for column in table.columns:
+        column.vertical = "top"
+    for row in shown:
+        table.add_row(row.name, Text(row.state, row.colour), row.step, row.cost)
+    wrong = [Text(f"{row.name}: {row.wrong}", row.colour) for row in shown if row.wrong]
+    return Group(table, *([Text(), *wrong] if wrong else []))
 
 
 def trials_table(results: Mapping[str, str]) -> RenderableType:
@@ -354,6 +367,8 @@ def events_table(events: Sequence[Event], *, every: bool = False) -> RenderableT
 
     Routine events that follow each other have one row, unless `every` one is wanted.
     """
+    if not events:
+        return Text("no events yet")
     now = wall()
     table = table_of(f"time ({words.zone(now)})", "event", "what happened")
     table.columns[-1].no_wrap = False
@@ -398,9 +413,9 @@ def _cost(report: Report) -> str:
     if report.usd_per_hour and report.job.state not in ENDED:
         text += f", {dollars(report.usd_per_hour)} an hour now"
     if report.on_demand_usd > 0:
-        saved = 1 - report.cost_usd / report.on_demand_usd
         dated = f", prices of {report.prices_of}" if report.prices_of else ""
-        text += f", {dollars(report.on_demand_usd)} on demand ({saved:.0%} saved{dated})"
+        told = saved(report.cost_usd, report.on_demand_usd)
+        text += f", {dollars(report.on_demand_usd)} on demand ({told}{dated})"
     interruptions = sum(row.usd or 0.0 for row in report.interruptions)
     return f"{text}; {dollars(interruptions)} for interruptions" if interruptions else text
 
