@@ -24,6 +24,7 @@ from spotelastic.cloud.bucket import STOPPING
 from spotelastic.controller.decisions import limits
 from spotelastic.controller.model.observation import ControllerPolicy
 from spotelastic.errors import EnvironmentFailure, UsageError
+from spotelastic.model.counting import dollars
 from spotelastic.model.job import ENDED, JobSpec
 from spotelastic.model.progress import Cost, Status
 from spotelastic.model.requests.command import ANSWERED_WITHIN, Command, CommandKind
@@ -242,6 +243,7 @@ def _check_cost(cost: Cost, limit: float, nodes: int) -> None:
     least = cost.total_usd + limits.needed(cost.control_usd_per_hour + workers, ControllerPolicy())
     if limit <= least:
         raise UsageError(
-            f"--max-cost {limit:g}: {cost.name} has cost ${cost.total_usd:.2f} already, and would "
-            f"be stopped before it trains: give a limit for the whole job, above ${least:.2f}"
+            f"--max-cost {limit:g}: {cost.name} has cost {dollars(cost.total_usd)} already, and "
+            "would be stopped before it trains: give a limit for the whole job, above "
+            f"{dollars(least)}"
         )

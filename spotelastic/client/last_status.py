@@ -40,6 +40,7 @@ def last_status(stored: Status, committed: int) -> Status:
         short_since=None,
         slow=(),
         warnings=(),
+        ends_at=stored.at,
         usd_per_hour=0.0,
     )
 

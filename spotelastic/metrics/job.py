@@ -171,7 +171,8 @@ def _of_the_end(status: Status, now: float) -> Iterator[Sample]:
 
 def _of_report(report: Report) -> Iterator[Sample]:
     yield STEPS.sample(report.job.steps_run)
-    yield GOODPUT.sample(report.goodput)
+    if report.job.steps_run:  # else nothing is known of its time
+        yield GOODPUT.sample(report.goodput)
     yield NODE_SECONDS.sample(report.node_hours * 3600)
     yield COST.sample(report.cost_usd, "workers")
     yield COST.sample(report.control_usd, "control")

@@ -49,6 +49,12 @@ def dollars(amount: float) -> str:
     return f"${amount:,.0f}" if amount >= 10_000.0 else f"${amount:,.2f}"
 
 
+def saved(paid: float, elsewhere: float) -> str:
+    """Return what part of the price elsewhere was saved, or was paid on top of it."""
+    share = 1 - paid / elsewhere
+    return f"{share:.0%} saved" if share >= 0 else f"{-share:.0%} more"
+
+
 def span(seconds: float) -> str:
     """Return a length of time in the two units that matter: "0.59 s", "3 min 20 s", "2 h 5 min"."""
     if seconds < 10.0:

@@ -18,20 +18,29 @@ class ProgressEstimate:
     share: float | None = None
     """Of its steps, from 0 to 1."""
     left: float | None = None
-    """Seconds until its last step, at the pace of the last hour, pauses included."""
+    """Seconds until its last step, at the pace of the last hour, pauses included.
+
+    Not known while it makes no step.
+    """
     ends_at: float | None = None
     """When that is (epoch seconds)."""
     elapsed: float | None = None
-    """Seconds since its first step."""
+    """Seconds since its first step; of a job that has ended, to its last one."""
     usd: float | None = None
     """US dollars so far."""
     usd_at_end: float | None = None
     """US dollars by then, if as much runs as now."""
 
     @property
+    def percent(self) -> str:
+        """The share for people, which is 100% at the last step only."""
+        share = self.share or 0.0
+        return f"{share if share >= 1.0 else min(share, 0.99):.0%}"
+
+    @property
     def line(self) -> str:
         """For people; empty if nothing is known."""
-        parts = [f"{self.share:.0%} done" if self.share is not None else ""]
+        parts = [f"{self.percent} done" if self.share is not None else ""]
         parts.append(f"about {roughly(self.left)} left" if self.left else "")
         if self.elapsed:
             parts.append(f"{span(int(self.elapsed))} so far")
@@ -56,11 +65,16 @@ def progress_of(
     """
     usd, per_hour = spent if spent is not None else (status.usd, status.usd_per_hour)
     has_ended = status.state in ENDED
-    until = status.at if has_ended else now
+    # The status of a job that has ended stays as fresh as its cluster is up.
+    until = (status.stepped_at or status.at) if has_ended else now
     elapsed = max(0.0, until - status.began_at) if status.began_at else None
     share = min(1.0, status.step / status.total) if status.total else None
     left = None
-    if status.total and not has_ended and (status.pace or status.step >= status.total):
+    training = any(node.state == "training" for node in status.nodes)
+    # Nobody knows how long it hangs, or waits for nodes.
+    stands = status.quiet or (status.short_since is not None and not training)
+    has_end = bool(status.total) and not has_ended and not stands
+    if has_end and (status.pace or status.step >= status.total):
         left = max(0, status.total - status.step) * status.pace
     return ProgressEstimate(
         share=share,

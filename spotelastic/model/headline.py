@@ -75,7 +75,8 @@ def headlines(status: Status, now: float) -> tuple[Headline, ...]:
 
 
 def _of_the_end(status: Status, now: float) -> Iterator[Headline]:
-    why = status.error or status.reason.partition("\n")[0]
+    why = status.reason.partition("\n")[0]
+    why = why if status.error in why else status.error
     again = f"`spotelastic restart {status.name}` goes on from {_saved(status)}."
     if status.ends_at is not None and status.ends_at > now:
         again += f" The cluster ends by itself in {span(int(status.ends_at - now))}."
@@ -94,6 +95,11 @@ def _saved(status: Status) -> str:
     is_bad = 0 < status.not_finite <= status.committed
     saved = f"step {status.committed}" if status.committed else "the beginning"
     return f"{saved}, where the loss is not finite" if is_bad else saved
+
+
+def yet(status: Status) -> str:
+    """Return the word behind "no checkpoint" while one may come."""
+    return "" if status.state in ENDED else " yet"
 
 
 def _of_training(status: Status, now: float) -> Iterator[Headline]:
@@ -118,11 +124,11 @@ def _of_training(status: Status, now: float) -> Iterator[Headline]:
         )
     if status.unsaved:
         since = status.committed_at or status.began_at or now
+        there = f"the newest is of step {status.committed}" if status.committed else "there is none"
         yield Headline(
             "not-committed",
             "red" if now - since >= LASTS else "yellow",
-            f"Checkpoints are not being committed; the newest is of step {status.committed}: "
-            f"{status.unsaved}",
+            f"Checkpoints are not being committed; {there}: {status.unsaved}",
         )
     if status.usual_loss is not None and status.loss is not None:
         yield Headline(

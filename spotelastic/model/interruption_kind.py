@@ -128,7 +128,7 @@ _TRAITS = {
         "asked to leave", "leave", "was asked to leave", drains=True, is_asked_for=True
     ),
     InterruptionKind.UNHEALTHY: InterruptionTraits(
-        *("sick GPU", "unhealthy", "is sick: it leaves by itself"),
+        *("sick node", "unhealthy", "is sick: it leaves by itself"),
         drains=True,
         at_once=True,
         severity=2,

@@ -204,27 +204,28 @@ def _digest(facts: NotificationFacts, at: float) -> Notification:
 def _ended(facts: NotificationFacts, job: Job) -> Notification:
     cluster = facts.cluster
     title = f"{cluster} has {job.state}" if job.state != "stopped" else f"{cluster} was stopped"
-    of = f" of {facts.total}" if facts.total else ""
-    where = f"at step {facts.step}{of}" if facts.step else "before its first step"
+    of = f" of {facts.total:,}" if facts.total else ""
+    where = f"at step {facts.step:,}{of}" if facts.step else "before its first step"
     lines = [f"The job of {cluster} has ended: {job.state}, {where}."]
     failure = job.failure
     if job.reason:
         lines.append(job.reason)
     if failure is not None:
         lines.append(f"First failure: rank {failure.rank} on {failure.node}.")
-        lines.append(shortened(failure.traceback or failure.message, 1200))
+        told = shortened(failure.traceback or failure.message, 1200)
+        lines += [] if told.strip() in job.reason else [told]
     cost = f" It has cost {dollars(facts.spent)} so far." if facts.spent else ""
     if job.state != "succeeded" and facts.linger is not None:
         cost += f" The cluster ends by itself {duration(facts.linger)} after its job."
-    lines.append(f"\n{_after(cluster, job)}{cost}")
+    lines.append(f"\n{_after(cluster, job, has_trained=bool(facts.step))}{cost}")
     text = without_known_formats("\n".join(lines))
     return Notification(f"ended {job.at:.0f}", title, shortened(text), ENDS.get(job.state, "info"))
 
 
-def _after(cluster: str, job: Job) -> str:
+def _after(cluster: str, job: Job, *, has_trained: bool) -> str:
     again = (
         f"`spotelastic restart {cluster}`, or `spotelastic up` with the same name, continues "
-        "from the last checkpoint."
+        f"from the last checkpoint{'' if has_trained else ', if there is one'}."
     )
     if job.state == "succeeded":
         return f"See what it took: spotelastic report {cluster}"
@@ -235,8 +236,8 @@ def _after(cluster: str, job: Job) -> str:
 
 def _short(facts: NotificationFacts, since: float, now: float) -> Notification:
     text = (
-        f"For {_hours((now - since) / HOUR)} {facts.cluster} has had {facts.nodes} of the "
-        f"{facts.least} nodes that it needs.\n\n"
+        f"For {_hours((now - since) / HOUR)} {facts.cluster} has had "
+        f"{counted(facts.nodes, 'node')}, and needs {facts.least}.\n\n"
         f"To see why no node comes: spotelastic events {facts.cluster}. Other --instance-types, "
         "--zones spread, a smaller --min or --on-demand fallback let it continue."
     )
@@ -248,9 +249,9 @@ def _budget(facts: NotificationFacts, limit: float) -> Notification:
     left = max(0.0, limit - facts.spent)
     lasts = f", which lasts {_hours(left / facts.per_hour)}" if facts.per_hour > 0 else ""
     text = (
-        f"{facts.cluster} has cost ${facts.spent:.2f} of the ${limit:.2f} of --max-cost, at "
-        f"${facts.per_hour:.2f} an hour now. ${left:.2f} is left{lasts}. Before the limit is "
-        "reached, the job saves and is stopped.\n\n"
+        f"{facts.cluster} has cost {dollars(facts.spent)} of the {dollars(limit)} of --max-cost, "
+        f"at {dollars(facts.per_hour)} an hour now. {dollars(left)} is left{lasts}. Before the "
+        "limit is reached, the job saves and is stopped.\n\n"
         "To let it continue: spotelastic up with a larger --max-cost."
     )
     title = f"{facts.cluster} has used {facts.spent / limit:.0%} of its budget"
@@ -268,4 +269,4 @@ def _deadline(facts: NotificationFacts, deadline: float, now: float) -> Notifica
 
 
 def _hours(hours: float) -> str:
-    return f"{hours:.1f} hours" if hours >= 2 else f"{hours * 60:.0f} minutes"
+    return f"{hours:.1f} hours" if hours >= 2 else counted(round(hours * 60), "minute")

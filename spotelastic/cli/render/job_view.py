@@ -12,8 +12,9 @@ from rich.text import Text
 
 from spotelastic.cli.render import tables
 from spotelastic.cli.render.sparkline import sparkline
-from spotelastic.model.counting import counted, dollars
+from spotelastic.model.counting import counted, dollars, saved
 from spotelastic.model.estimate import progress_of
+from spotelastic.model.headline import yet
 from spotelastic.model.job import ENDED
 from spotelastic.model.progress import Cost, Event, NodeStatus, Status
 from spotelastic.web.view import rows, words
@@ -122,7 +123,7 @@ def _loss_line(shown: JobPicture, width: int) -> Iterable[Text]:
 
 def _checkpoint(shown: JobPicture, now: float) -> str:
     status = shown.status
-    text = f"checkpoint {status.committed}" if status.committed else "no checkpoint yet"
+    text = f"checkpoint {status.committed}" if status.committed else f"no checkpoint{yet(status)}"
     if (at := _committed_at(shown)) is not None:
         text += f", {words.ago(at, now)}"
     if status.upload is not None:
@@ -147,8 +148,8 @@ def _money(cost: Cost) -> str:
     if cost.total_usd_per_hour:
         text += f", {dollars(cost.total_usd_per_hour)} an hour"
     if cost.on_demand_usd > 0:
-        saved = 1 - cost.cost_usd / cost.on_demand_usd
-        text += f"   workers on demand: {dollars(cost.on_demand_usd)} ({saved:.0%} saved)"
+        told = saved(cost.cost_usd, cost.on_demand_usd)
+        text += f"   workers on demand: {dollars(cost.on_demand_usd)} ({told})"
     return text
 
 

@@ -15,10 +15,10 @@ from rich.text import Text
 from spotelastic.client.published import by_urgency
 from spotelastic.clock import wall
 from spotelastic.controller.model.regions import RegionsRecord
-from spotelastic.model.counting import UNPRICED, counted, dollars, loss
+from spotelastic.model.counting import UNPRICED, counted, dollars, loss, saved
 from spotelastic.model.estimate import progress_of
 from spotelastic.model.headline import headline as worst
-from spotelastic.model.headline import headlines
+from spotelastic.model.headline import headlines, yet
 from spotelastic.model.in_place import Rehearsal
 from spotelastic.model.job import ENDED
 from spotelastic.model.progress import (
@@ -118,7 +118,7 @@ class Fitting:
     The widest comes first.
     """
 
-    tables: tuple[Table, ...]
+    tables: tuple[RenderableType, ...]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         anywhere = options.update(max_width=sys.maxsize)
@@ -151,7 +151,9 @@ def status_line(status: Status) -> str:
         parts.append(f"{status.step_time * 1000:>4.0f} ms/step")
     if status.samples_per_second:
         parts.append(f"{status.samples_per_second:.4g} samples/s")
-    parts.append(f"checkpoint {status.committed}" if status.committed else "no checkpoint yet")
+    parts.append(
+        f"checkpoint {status.committed}" if status.committed else f"no checkpoint{yet(status)}"
+    )
     if status.upload is not None:
         parts[-1] += f", {rows.upload(status.upload)}"
     return "  ".join(parts)
@@ -193,7 +195,8 @@ def headline(status: Status) -> Text:
     The error comes first, then its traceback.
     """
     state = f"{status.state}, " if status.round or status.state in ENDED else ""
-    why = "\n".join(filter(None, (status.error, status.reason)))
+    is_said = status.error in status.reason.partition("\n")[0]
+    why = status.reason if is_said else f"{status.error}\n{status.reason}"
     return Text.assemble((status.name, "bold"), f"  {state}{why}".rstrip(" ,"))
 
 
@@ -305,7 +308,20 @@ def listing_table(clusters: Sequence[ClusterSummary]) -> RenderableType:
             made.add_row(*cells, Text(row.wrong, row.colour))
         return made
 
-    return _fitting(tuple(names), SPARED_OF_CLUSTERS, table)
+    fitting = _fitting(tuple(names), SPARED_OF_CLUSTERS, table).tables
+    return Fitting((*fitting, _narrow_listing(shown)))
+
+
+def _narrow_listing(shown: Sequence[rows.ClusterRow]) -> RenderableType:
+    """Return clusters for a narrow terminal: long names are folded, what is wrong is below."""
+    table = table_of("cluster", "state", "step", "cost", right=NUMBERS)
+    table.columns[0].no_wrap, table.columns[0].overflow = False, "fold"
+    for column in table.columns:
+        column.vertical = "top"
+    for row in shown:
+        table.add_row(row.name, Text(row.state, row.colour), row.step, row.cost)
+    wrong = [Text(f"{row.name}: {row.wrong}", row.colour) for row in shown if row.wrong]
+    return Group(table, *([Text(), *wrong] if wrong else []))
 
 
 def trials_table(results: Mapping[str, str]) -> RenderableType:
@@ -351,6 +367,8 @@ def events_table(events: Sequence[Event], *, every: bool = False) -> RenderableT
 
     Routine events that follow each other have one row, unless `every` one is wanted.
     """
+    if not events:
+        return Text("no events yet")
     now = wall()
     table = table_of(f"time ({words.zone(now)})", "event", "what happened")
     table.columns[-1].no_wrap = False
@@ -373,7 +391,9 @@ def report_table(report: Report) -> RenderableType:
         repeated = sum(row.steps_lost or 0 for row in report.interruptions)
         again = f", {repeated} of them repeated" if repeated else ""
         steps += f" ({job.steps_run} run{again})"
-    lines = Text.assemble((job.state, "bold"), f"  {steps}  goodput {report.goodput:.1%}")
+    lines = Text.assemble((job.state, "bold"), f"  {steps}")
+    if job.steps_run:  # else nothing is known of its time
+        lines.append(f"  goodput {report.goodput:.1%}")
     bill = Text(f"workers  {report.node_hours:.3f} node-hours  {_cost(report)}")
     if report.control_usd:
         bill.append(f"\n{_with_control(report)}")
@@ -393,9 +413,9 @@ def _cost(report: Report) -> str:
     if report.usd_per_hour and report.job.state not in ENDED:
         text += f", {dollars(report.usd_per_hour)} an hour now"
     if report.on_demand_usd > 0:
-        saved = 1 - report.cost_usd / report.on_demand_usd
         dated = f", prices of {report.prices_of}" if report.prices_of else ""
-        text += f", {dollars(report.on_demand_usd)} on demand ({saved:.0%} saved{dated})"
+        told = saved(report.cost_usd, report.on_demand_usd)
+        text += f", {dollars(report.on_demand_usd)} on demand ({told}{dated})"
     interruptions = sum(row.usd or 0.0 for row in report.interruptions)
     return f"{text}; {dollars(interruptions)} for interruptions" if interruptions else text
 

@@ -207,6 +207,7 @@ def _notes(source: Source) -> Iterator[str]:
         )
     elif not is_shared(source):
         yield (
-            "nothing averages gradients over workers: for more than one, wrap the model in "
-            "DistributedDataParallel"
+            "nothing averages gradients over workers, so this is for one worker: for more, have "
+            "the script call torch.distributed.init_process_group() and wrap the model in "
+            "DistributedDataParallel, and adapt that"
         )

@@ -27,6 +27,7 @@ from spotelastic.cloud.bucket import CHECKPOINTS
 from spotelastic.controller.decisions.limits import is_spent
 from spotelastic.controller.model.observation import ControllerPolicy, Money
 from spotelastic.errors import OtherVersion, UsageError
+from spotelastic.model.counting import dollars
 from spotelastic.model.job import ENDED
 from spotelastic.model.protocol import PROTOCOL
 
@@ -154,8 +155,8 @@ def check_spent(known: ClusterRecord, limit: float | None) -> None:
     cost = cost_of(known)
     if is_spent(Money(cost.total_usd, cost.total_usd_per_hour), limit, ControllerPolicy()):
         raise UsageError(
-            f"--max-cost {limit:g}: {known.name} has cost ${cost.total_usd:.2f} already, at "
-            f"${cost.total_usd_per_hour:.2f} an hour now, and would be stopped at once: give a "
+            f"--max-cost {limit:g}: {known.name} has cost {dollars(cost.total_usd)} already, at "
+            f"{dollars(cost.total_usd_per_hour)} an hour now, and would be stopped at once: give a "
             "limit for the whole job"
         )
 

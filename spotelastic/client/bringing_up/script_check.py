@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
-from spotelastic.client.adapt.source import Source, argument, last_name, nodes, root_name
+from spotelastic.client.adapt.source import Source, argument, calls, last_name, nodes, root_name
 from spotelastic.client.bringing_up import node_packages
 from spotelastic.client.bringing_up.node_packages import NodePackages, normal
 from spotelastic.client.config.validated_job import ValidatedJob
@@ -32,6 +32,8 @@ OF_NODES = ("/dev/", "/etc/", "/opt/", "/proc/", "/sys/", "/tmp/", "/usr/", "/va
 """Places that a node has, too."""
 LONGEST = 256
 """Characters from which on a text is no path."""
+JOINS = re.compile("distributed|accelerat|lightning|fabric|deepspeed|trainer", re.IGNORECASE)
+"""What a script has in it that makes one group of its workers, or leaves that to a library."""
 METHODS = frozenset({"resolve", "absolute", "joinpath"})
 """Methods that make a path of another one."""
 MADE_OF_PATHS = METHODS | {"Path", "join", "str", "abspath", "realpath", "dirname"}
@@ -52,6 +54,13 @@ def findings(job: ValidatedJob) -> tuple[str, ...]:
         lines.append(
             f"{script} has no Checkpointer: nothing of it is saved, so each interruption starts it "
             f"again from its first step; `spotelastic adapt {script}` writes one"
+        )
+    makes = any(calls(each.tree, "Checkpointer") for each in code)
+    if makes and job.spec.settings.max_nodes > 1 and not any(JOINS.search(e.text) for e in code):
+        lines.append(
+            f"{script} does not use torch.distributed: unless something that it imports does, it "
+            "fails with more than one worker. Call torch.distributed.init_process_group() first, "
+            "and wrap the model in DistributedDataParallel, or give --min 1 --max 1"
         )
     if job.spec.settings.exact and code and not job.spec.virtual_ranks:
         lines.append(

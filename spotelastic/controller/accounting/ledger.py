@@ -89,6 +89,10 @@ def report(
     outages = _outages(events, points, ordinary)
     known = {row.node for row in rows} | _trained(runs) | _about_to_train(current, job)
     idle = _idle(events, known, job.at if job.state in ENDED else float("inf"))
+    if current is not None and current.plain:  # what its nodes did is not known
+        own = {member.node for each in rounds for member in each.members}
+        unknown = {"pause_s": None, "steps_lost": None, "usd": None}
+        idle = [replace(row, **unknown) if row.node in own else row for row in idle]
     rows = with_recorded([*rows, *idle, *outages], events)
     final_step = job.final_step or _reached(runs)
     return Report(

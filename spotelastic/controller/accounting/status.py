@@ -157,6 +157,11 @@ def _warnings(records: Records) -> Iterable[str]:
         for node, notice in sorted(records.scheduled.items())
         if node in records.nodes and node not in records.drains
     )
+    if records.round is not None and records.round.plain:
+        yield (
+            "the script has entered no Checkpointer: its steps are not known, nothing of it is "
+            "saved, and each round starts it again from what it has saved itself"
+        )
     unread = sorted(records.unreadable.items())
     for key, why in unread[:UNREAD_SHOWN]:
         yield f"the controller (protocol {PROTOCOL}) cannot read {key} in etcd: {why}"
@@ -299,8 +304,9 @@ def _reason(records: Records) -> str:
     failure = job.failure
     if failure is None:
         return job.reason
-    where = f"rank {failure.rank} on {failure.node}"
-    return "\n".join(filter(None, (job.reason or where, failure.traceback or failure.message)))
+    why = job.reason or f"rank {failure.rank} on {failure.node}"
+    told = failure.traceback or failure.message
+    return why if told.strip() in why else f"{why}\n{told}"
 
 
 def _nodes(records: Records, machines: Mapping[str, Instance]) -> Iterable[NodeStatus]:

@@ -31,6 +31,7 @@ from spotelastic.controller.model.observation import (
     SetDesired,
     Tell,
 )
+from spotelastic.model.counting import dollars
 from spotelastic.model.in_place import FIRST
 from spotelastic.model.job import Settings
 from spotelastic.model.progress import Event
@@ -314,8 +315,8 @@ def _tell_of_cost(
     if limit is None or all(size.reason != _too_costly(policy) for size in found):
         return
     text = (
-        f"no further node is launched: the job has cost ${money.spent:.2f} at "
-        f"${money.per_hour:.2f} an hour, and {_too_costly(policy)}"
+        f"no further node is launched: the job has cost {dollars(money.spent)} at "
+        f"{dollars(money.per_hour)} an hour, and {_too_costly(policy)}"
     )
     data = {"kind": TOO_COSTLY, "incarnation": f"{seen.life}-{limit}"}
     yield from seen.tell_once(Event(now, "limit", text, data=data))

@@ -20,7 +20,7 @@ from spotelastic.model.gpu import UNHEALTHY, GpuFault
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.notice import Drain, Notice
 from spotelastic.model.progress import Event
-from spotelastic.rendezvous.failures.blame import tells_of_peer
+from spotelastic.rendezvous.failures.blame import tells_of_mistake, tells_of_peer
 
 LIMIT = "sick"
 """Kind of the event that tells that sick nodes are no longer replaced."""
@@ -114,12 +114,13 @@ def first_in_a_row(failures: Sequence[Event]) -> str:
 
     Empty if it was not always the same node.
 
-    Failures that only say that a peer has gone do not count, nor do rounds that have no others.
+    Failures that only say that a peer has gone do not count, nor do mistakes in the script, nor do
+    rounds that have no others.
     """
     first: dict[str, Event] = {}
     for event in sorted(failures, key=lambda event: event.at):
         own = int(event.data.get("rank", -1)) >= 0  # not a round's store
-        if own and not tells_of_peer(event):
+        if own and not tells_of_peer(event) and not tells_of_mistake(event):
             first.setdefault(str(event.data.get("round", "")), event)
     last = [event.node for event in first.values()][-IN_A_ROW:]
     return last[0] if len(last) == IN_A_ROW and len(set(last)) == 1 else ""

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from spotelastic.cloud.model import ALIVE
 from spotelastic.controller.model.observation import ControllerPolicy, Money, Observation
-from spotelastic.model.counting import HOUR
+from spotelastic.model.counting import HOUR, dollars
 from spotelastic.model.job import Ending, Job
 
 
@@ -20,7 +20,7 @@ def verdict(seen: Observation, now: float, policy: ControllerPolicy) -> Ending |
     limit = capacity.max_cost
     if limit is None:
         return None
-    cost = f"it has cost ${money.spent:.2f} at ${money.per_hour:.2f} an hour"
+    cost = f"it has cost {dollars(money.spent)} at {dollars(money.per_hour)} an hour"
     if is_spent(money, limit, policy):
         return Ending("stopped", now, f"{cost} (--max-cost {limit:g})")
     if lacks := _lacks(seen, limit, policy):

@@ -32,6 +32,7 @@ from spotelastic.controller.model.observation import (
     SetSubnets,
     Tell,
 )
+from spotelastic.model.counting import dollars
 from spotelastic.model.progress import Event
 
 OF_A_ZONE = frozenset({"capacity", "zone"})
@@ -149,8 +150,8 @@ def _tell_of_traffic(
         return
     text = (
         f"the job stays in {home.name} although {_why(seen, home, now, policy)}: across two zones "
-        f"traffic would cost ${_across(seen):.2f} an hour, its nodes cost "
-        f"${seen.money.workers:.2f} (--zones spread uses all zones)"
+        f"traffic would cost {dollars(_across(seen))} an hour, its nodes cost "
+        f"{dollars(seen.money.workers)} (--zones spread uses all zones)"
     )
     data = {"kind": TRAFFIC, "incarnation": f"{seen.life}-{home.name}"}
     event = Event(now, "limit", text, data=data)

@@ -44,6 +44,12 @@ def tells_of_peer(event: Event) -> bool:
     return SYMPTOM.search(event.message) is not None if said is None else bool(said)
 
 
+def tells_of_mistake(event: Event) -> bool:
+    """Whether an event of a failure tells of a mistake in the script, which no node makes."""
+    _, _, said = event.message.partition(": ")
+    return said.partition(":")[0] in restarts.MISTAKES
+
+
 def is_kill(exit_code: int) -> bool:
     """Whether a signal has ended a worker.
 

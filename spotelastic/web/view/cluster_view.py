@@ -11,7 +11,7 @@ from typing import Literal
 
 from spotelastic.model.counting import UNPRICED, counted, dollars, loss
 from spotelastic.model.estimate import ProgressEstimate, progress_of, roughly
-from spotelastic.model.headline import Headline, headlines
+from spotelastic.model.headline import Headline, headlines, yet
 from spotelastic.model.in_place import Rehearsal
 from spotelastic.model.job import ENDED, TAKEN_DOWN
 from spotelastic.model.progress import Cost, Report, Status
@@ -188,7 +188,7 @@ def _figures(it: PublishedCluster, now: float) -> Iterator[KeyFigure]:
         usual = status.usual_loss
         yield KeyFigure("Loss", loss(status.loss), f"was about {loss(usual)}" if usual else "")
     yield _nodes(it)
-    if report is not None:
+    if report is not None and report.job.steps_run:
         yield KeyFigure("Goodput", f"{report.goodput:.1%}", _repeated(report), GOODPUT)
     yield _checkpoint(it, now)
     if status.rehearsal is not None:
@@ -213,9 +213,9 @@ def _step(status: Status) -> KeyFigure:
 def _progress(estimate: ProgressEstimate, now: float) -> KeyFigure:
     parts = [f"{words.span(int(estimate.elapsed))} so far"] if estimate.elapsed else []
     if estimate.left is None or estimate.ends_at is None:
-        return KeyFigure("Done", f"{estimate.share:.0%}", " · ".join(parts))
+        return KeyFigure("Done", estimate.percent, " · ".join(parts))
     until = f"until {words.minute(estimate.ends_at, now)} {words.zone(now)}"
-    parts = [f"{estimate.share:.0%} done", *parts, until]
+    parts = [f"{estimate.percent} done", *parts, until]
     return KeyFigure("Left, about", roughly(estimate.left), " · ".join(parts))
 
 
@@ -250,7 +250,7 @@ def _checkpoint(it: PublishedCluster, now: float) -> KeyFigure:
     if status.upload is not None and status.upload.total:
         return KeyFigure("Checkpoint", f"{newest:,}" if newest else "–", rows.upload(status.upload))
     if not newest:
-        return KeyFigure("Checkpoint", "–", "none in the object store yet")
+        return KeyFigure("Checkpoint", "–", "none in the object store" + yet(status))
     committed = [event.at for event in it.events if event.kind == "committed"]
     if latest is not None and latest.step == newest and latest.written is not None:
         committed = [latest.written.timestamp()]  # the same age as in the table

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from spotelastic_checkpoints.catalog.catalog import StepEntry
 
-from spotelastic.model.counting import UNPRICED, counted, dollars, size
+from spotelastic.model.counting import UNPRICED, counted, dollars, saved, size
 from spotelastic.model.headline import TROUBLE
 from spotelastic.model.in_place import PROVEN, REHEARSED
 from spotelastic.model.interruption_kind import InterruptionKind
@@ -252,9 +252,9 @@ def costs(cost: Cost) -> Iterator[CostRow]:
     if cost.interruptions_usd:
         yield CostRow("Interruptions", dollars(cost.interruptions_usd), "", "part of the workers'")
     if cost.on_demand_usd > 0:
-        saved = f"{1 - cost.cost_usd / cost.on_demand_usd:.0%} saved"
+        told = saved(cost.cost_usd, cost.on_demand_usd)
         dated = f", prices of {words.plain(cost.prices_of)}" if cost.prices_of else ""
-        yield CostRow("Workers on demand", dollars(cost.on_demand_usd), "", f"{saved}{dated}")
+        yield CostRow("Workers on demand", dollars(cost.on_demand_usd), "", f"{told}{dated}")
 
 
 def node(row: NodeStatus, now: float) -> NodeRow:

@@ -290,6 +290,23 @@ def test_the_list_of_clusters_names_a_job_only_where_a_step_of_it_differs() -> N
     assert first.startswith("b") and "step 2 differs:" in first and "differs" not in second
 
 
+@pytest.mark.parametrize("name", ["demo", "llama-finetune-of-last-week", "n" * 63])
+def test_a_narrow_list_of_clusters_cuts_nothing_that_is_needed(name: str) -> None:
+    job = replace(STATUS, name=name, step=85_213, total=1_500_000, usd=1234.5, state="failed")
+    listed = [summary(replace(job, error="OutOfMemoryError: out of memory"), job.at)]
+    text = rendered(tables.listing_table(listed), 80)
+    assert "failed" in text and "85,213 of 1,500,000" in text and "$1,234.50" in text
+    assert "…" not in text and name in "".join(text.split())
+    assert "The job has failed: OutOfMemoryError" in " ".join(text.split())
+
+
+def test_what_costs_more_than_elsewhere_is_not_said_to_be_saved() -> None:
+    def told(paid: float) -> str:
+        return rendered(tables.report_table(Report(ReportJob("failed", 1, 1), (), 1, 1, paid, 100)))
+
+    assert "(68% saved" in told(32) and "(9% more" in told(109) and "(0% more" in told(100.1)
+
+
 def test_a_job_that_went_on_from_earlier_checkpoints_ran_fewer_steps() -> None:
     text = rendered(tables.report_table(Report(ReportJob("succeeded", 80, 20), (), 1.0, 0, 0, 0)))
     assert "80 steps (20 run)  goodput" in text

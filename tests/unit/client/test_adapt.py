@@ -107,6 +107,19 @@ def test_epochs_and_what_they_carry_are_gone_on_with() -> None:
         """)
 
 
+@pytest.mark.parametrize(
+    "last",
+    [
+        "x = next(iter(held_out))",
+        "open('log.txt', 'a').write(str(epoch).rjust(4))",
+        "print(sorted([2, 1]).index(1))",
+    ],
+)
+def test_objects_that_an_epoch_makes_anew_are_no_concern_of_the_state(last: str) -> None:
+    text = epochs(before="held_out = [torch.zeros(2)]\n", end=last)
+    assert f"        {last}\n" in f"{below(text)}\n"
+
+
 def test_epochs_that_count_from_one_go_on_counting_from_one() -> None:
     made = below(epochs().replace("range(3)", "range(1, n + 1)"))
     assert "for epoch_number in checkpoint.epochs(n, len(loader)):" in made

@@ -145,7 +145,7 @@ def test_a_script_without_a_checkpointer_is_told_what_that_means(
     )
     assert len(said("from spotelastic import ElasticSampler\n")) == 1
     for text in (
-        "import spotelastic as se\nse.Checkpointer({})",
+        "import spotelastic as se\nimport torch.distributed\nse.Checkpointer({})",
         "from spotelastic import dcp",
         "import spotelastic.dcp as checkpoints",
         "from spotelastic.integrations.transformers import ElasticTrainer",
@@ -153,6 +153,20 @@ def test_a_script_without_a_checkpointer_is_told_what_that_means(
     ):
         assert said(text) == [], text
     assert look("", {"train.py": "import mine", "mine.py": SAVES}) == []
+
+
+@pytest.mark.parametrize(
+    "joins", ["import torch.distributed as dist", "from accelerate import Accelerator"]
+)
+def test_a_script_for_one_worker_is_told_apart(look: Look, joins: str) -> None:
+    alone = "Checkpointer({})"
+    (line,) = look(alone, local=True, max=2)
+    assert "does not use torch.distributed" in line and "init_process_group()" in line
+    assert "--min 1 --max 1" in line
+    assert look(alone, local=True, min=1, max=1) == []
+    assert not any("torch.distributed" in line for line in look(f"{joins}\n{alone}", max=2))
+    helped = look(f"import helper\n{alone}", {"helper.py": joins}, max=2)
+    assert not any("torch.distributed" in line for line in helped)
 
 
 IGNORED = {".spotelasticignore": "/data\nkept/*.bin\n", "data/train.bin": "x", "kept/a.bin": "x"}

@@ -14,6 +14,7 @@ import yaml
 from spotelastic.aws.base.infra_files import infra
 from spotelastic.metrics import controller, job, node
 from spotelastic.metrics.catalogue import EVERY, Metric
+from spotelastic.model.headline import KINDS
 from spotelastic.model.job import JobState
 
 DECLARED = (controller, job, node)
@@ -93,6 +94,28 @@ def test_states_that_alerts_name_are_states_of_a_job() -> None:
         for state in each.value.split("|")
     }
     assert states == {"failed", "pending", "running"} <= set(JobState.__args__)  # type: ignore[attr-defined]
+
+
+def test_whatever_is_red_somewhere_has_an_alert() -> None:
+    """What is wrong by the headline, or by a metric of its own."""
+    own = {
+        "failed": "SpotelasticJobFailed",
+        "no-step": "SpotelasticDoesNotTrain",
+        "short-of-nodes": "SpotelasticShortOfNodes",
+        "no-controller": "SpotelasticControlPlaneIsGone",
+        "slow-node": "SpotelasticSlowNode",
+    }
+    assert set(own.values()) <= {rule["alert"] for rule in RULES}
+    told = {
+        kind
+        for rule in RULES
+        for metric, selector in metrics(rule["expr"])
+        if metric is job.HEADLINE
+        for each in selector.matchers.matchers
+        for kind in each.value.split("|")
+    }
+    told_elsewhere = {"timed-out", "steps-skipped", "warning"}  # yellow: messages and pages
+    assert told | own.keys() | told_elsewhere == set(KINDS)
 
 
 def test_most_of_what_there_is_is_shown() -> None:

@@ -11,13 +11,18 @@ import pytest
 from rich.console import Console
 
 from spotelastic.cli.render import tables
+from spotelastic.client.last_status import last_status
 from spotelastic.controller.accounting import training_pace
+from spotelastic.controller.accounting.status import Account, status
+from spotelastic.controller.model.observation import Records
 from spotelastic.metrics import job as metrics
 from spotelastic.metrics.job import PublishedFacts
 from spotelastic.model.estimate import progress_of, roughly, summary
 from spotelastic.model.headline import KINDS, headline, headlines
 from spotelastic.model.in_place import Rehearsal, Skipped
-from spotelastic.model.progress import Point, Progress, SlowNode, Status
+from spotelastic.model.job import Failure, Job
+from spotelastic.model.progress import NodeStatus, Point, Progress, SlowNode, Status
+from spotelastic.web.page.render import sections
 from spotelastic.web.view.cluster_view import cluster_view
 from spotelastic.web.view.published import PublishedCluster
 
@@ -226,6 +231,68 @@ def test_a_run_without_a_known_end_has_none() -> None:
     assert (unknown_pace.share, unknown_pace.left) == (0.213, None)
     over = progress_of(replace(WELL, state="succeeded", step=9, total=9, pace=1.0), NOW)
     assert (over.share, over.left) == (1.0, None)
+
+
+def test_no_end_is_foretold_of_a_job_that_makes_no_step() -> None:
+    goes = replace(WELL, total=1000, pace=1.0, usd=1.0, usd_per_hour=1.0)
+    assert progress_of(goes, NOW).left == 787
+    node = NodeStatus("i-1", "worker", "waiting", "a", "b")
+    for stands in (
+        replace(goes, quiet="no step for 22 min: rank 3 stands in all_reduce"),
+        replace(goes, short_since=NOW - 60, nodes=(node,)),
+    ):
+        assert (progress_of(stands, NOW).left, progress_of(stands, NOW).usd_at_end) == (None, None)
+    shorter = replace(goes, short_since=NOW - 60, nodes=(replace(node, state="training"),))
+    assert progress_of(shorter, NOW).left == 787
+
+
+def test_only_a_job_at_its_last_step_is_wholly_done() -> None:
+    for step, shown in ((0, "0%"), (2899, "29%"), (9899, "99%"), (9999, "99%"), (10_000, "100%")):
+        told = replace(WELL, step=step, total=10_000, pace=1.0)
+        assert progress_of(told, NOW).line.startswith(f"{shown} done")
+        page = sections(cluster_view(PublishedCluster(told), NOW))["figures"]
+        assert f"{shown} done" in page
+
+
+def test_no_checkpoint_is_waited_for_once_a_job_has_ended(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def shown(state: str) -> tuple[bool, bool]:
+        told = replace(WELL, state=state, committed=0)
+        Console(width=300).print(tables.status_table(told))
+        page = sections(cluster_view(PublishedCluster(told), NOW))["figures"]
+        return "no checkpoint yet" in capsys.readouterr().out, "object store yet" in page
+
+    assert shown("running") == (True, True)
+    assert shown("failed") == (False, False)
+    unsaved = headline(replace(WELL, committed=0, unsaved="AccessDenied"), NOW)
+    assert unsaved is not None and "there is none: AccessDenied" in unsaved.line
+
+
+def test_a_job_that_has_ended_gets_no_older_while_its_cluster_waits() -> None:
+    failed = replace(WELL, state="failed", began_at=NOW - 65, stepped_at=NOW - 50, ends_at=NOW + 9)
+    for waited in (0, 60, 600):
+        assert progress_of(replace(failed, at=NOW + waited), NOW + waited).elapsed == 15
+
+
+def test_a_cluster_that_is_gone_is_not_offered_a_restart_or_said_to_end() -> None:
+    failed = replace(WELL, reason="UsageError: no: it would fail again", **ENDED)
+    assert "`spotelastic restart demo`" in str(headline(failed, NOW))
+    assert "ends by itself in 1 min 30 s" in str(headline(failed, NOW))
+    gone = headline(last_status(failed, 0), NOW)
+    assert gone is not None
+    assert gone.todo.endswith("Then `spotelastic up` with the same name goes on from step 200.")
+
+
+def test_an_error_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """By our own exceptions, whose traceback is one line, and by a reason that quotes them."""
+    error = "UsageError: call init_process_group first"
+    failure = Failure("1", "i-1", "r", 0, 0, NOW, 1, error, error)
+    records = Records(job=Job("failed", NOW, f"{error}: it would fail again", failure=failure))
+    told = status("demo", Account(records), "", NOW)
+    Console(width=300).print(tables.status_table(told))
+    assert capsys.readouterr().out.count(error) == 1
+    assert sections(cluster_view(PublishedCluster(told), NOW))["head"].count(error) == 1
 
 
 def test_what_nobody_knows_exactly_has_no_digits_that_say_nothing() -> None:

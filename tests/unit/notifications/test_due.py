@@ -103,6 +103,24 @@ def test_one_of_a_kind_is_no_several() -> None:
     assert "with 1 worker on 1 node." in begun.text
 
 
+def test_an_error_whose_traceback_is_one_line_is_told_once() -> None:
+    error = "UsageError: call init_process_group first"
+    failure = replace(FAILURE, message=error, traceback=error)
+    (found,) = told(ended("failed", reason=f"{error}: it would fail again", failure=failure))
+    assert found.text.count(error) == 1
+    assert "from the last checkpoint, if there is one." in found.text
+
+
+def test_a_large_number_is_told_with_separators_and_one_minute_as_one() -> None:
+    facts = replace(
+        IDLE, spent=120_003.0, per_hour=240_000.0, capacity=Capacity(max_cost=124_003.0)
+    )
+    (budget,) = told(facts)
+    assert "$120,003 of the $124,003" in budget.text and "which lasts 1 minute. " in budget.text
+    (end,) = told(replace(ended("failed"), step=85_213, total=1_500_000))
+    assert "at step 85,213 of 1,500,000." in end.text
+
+
 def test_a_failure_has_the_end_of_the_first_traceback_and_fits() -> None:
     (found,) = told(ended("failed", failure=FAILURE))
     assert "rank 3 on i-a" in found.text
@@ -190,7 +208,7 @@ def test_a_digest_comes_once_a_day_within_its_hour_and_only_if_asked_for() -> No
 def test_a_shortage_is_told_when_it_lasts() -> None:
     assert kinds(replace(IDLE, short_since=NOW - 899)) == []
     (found,) = told(replace(IDLE, nodes=1, short_since=NOW - 900))
-    assert found.kind == "short" and "1 of the 2 nodes" in found.text
+    assert found.kind == "short" and "has had 1 node, and needs 2." in found.text
     assert "15 minutes" in found.text and "spotelastic events demo" in found.text
 
 

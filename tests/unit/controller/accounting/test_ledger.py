@@ -1,11 +1,14 @@
 """The ledger against hand-made histories: one row per interruption, with the right price."""
 
 from dataclasses import replace
+from io import StringIO
 
 import pytest
+from rich.console import Console
 from spotelastic_checkpoints.types import Holder, Resume
 from support.clusters.job_history import STEP, Story, memory, only
 
+from spotelastic.cli.render.tables import report_table
 from spotelastic.controller.accounting.ledger import report
 from spotelastic.controller.accounting.usage import Usage
 from spotelastic.model.job import Job
@@ -242,6 +245,24 @@ def test_a_node_that_is_taken_before_it_trains_is_a_row_that_cost_no_step() -> N
     assert prices == {(0.0, 0, 0.0)}
     assert result.job.steps_run == result.job.final_step == 60
     assert result.goodput == without.report().goodput == 1.0
+
+
+def test_what_an_interruption_costs_a_script_without_a_checkpointer_is_not_known() -> None:
+    """It tells no steps. A node that only booted cost none, whatever the script does."""
+    story = Story().propose("start", "ab").end()
+    story.tell("loss", "a", source="cloud", at=story.now, seen_at=story.now)
+    story.tell("loss", "c", source="cloud", at=story.now, seen_at=story.now)
+    story.propose("loss", "b", about="a")
+    assert story.current is not None
+    story.current = replace(story.current, plain=2)
+    found = story.report(state="running")
+    assert {row.node: (row.pause_s, row.steps_lost, row.usd) for row in found.interruptions} == {
+        "a": (None, None, None),
+        "c": (0.0, 0, 0.0),
+    }
+    text = StringIO()
+    Console(file=text, width=200).print(report_table(found))
+    assert "goodput" not in text.getvalue()
 
 
 def test_a_node_that_trained_later_or_was_told_of_after_the_end_is_no_row_of_its_own() -> None:

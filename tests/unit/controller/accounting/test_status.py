@@ -300,3 +300,9 @@ def test_what_is_announced_and_what_somebody_has_suspended_is_shown() -> None:
         "it is suspended",
         "a will be rebooted, or cut off for a while at 1970-01-12 13:46 UTC (system-reboot)",
     ), "not of a node that leaves already, nor of one that is gone"
+
+
+def test_a_script_without_a_checkpointer_is_told_of_where_its_steps_would_be() -> None:
+    plain = replace(RECORDS, round=replace(ROUND, plain=2), progress={}, points=())
+    (said,) = status("demo", Account(plain, {}), "", 5.0).warnings
+    assert said.startswith("the script has entered no Checkpointer: its steps are not known")

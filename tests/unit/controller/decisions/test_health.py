@@ -189,6 +189,14 @@ def test_who_only_noticed_that_a_peer_has_gone_is_not_to_blame(symptom: str) -> 
     assert health.first_in_a_row([*noticed, died, again]) == "i-1"
 
 
+@pytest.mark.parametrize("mistake", ["UsageError: total is not the same", "NameError: name 'x'"])
+def test_no_node_is_to_blame_for_a_mistake_in_the_script(mistake: str) -> None:
+    """All ranks raise it whenever there are two, and by chance the same one is first."""
+    told = [replace(each, message=f"rank 0: {mistake}") for each in TWICE]
+    assert health.first_in_a_row(told) == ""
+    assert health.first_in_a_row([*TWICE, *(replace(e, at=e.at + 300) for e in told)]) == "i-2"
+
+
 @given(  # of two failures at one time nobody knows which was first
     st.lists(
         st.tuples(st.integers(0, 4), st.integers(1, 5), st.floats(0, 1e6)),
