@@ -28,6 +28,8 @@ PARTS = re.compile(
     r"|buffers|named_buffers|modules|named_modules|children|named_children|state_dict|detach|view"
 )
 """What returns an object's parts, or the object itself in another form."""
+NEW = ("open", "str", "dict", "set", "range")
+"""Functions of Python that make an object."""
 GROWS = ("append", "extend", "add", "update", "insert", "pop", "popleft", "clear", "setdefault")
 """Methods by which a container changes."""
 FIRST = ("setattr", "delattr", "next", "shuffle", "heappush", "heappop", "heapify", "insort")
@@ -103,7 +105,7 @@ def _is_loader(source: Source, node: ast.AST, name: str) -> bool:
 def _touched(body: Sequence[ast.AST]) -> Iterator[tuple[ast.AST, ast.AST, str]]:
     for call in nodes(body, ast.Call):
         name = last_name(call.func)
-        if isinstance(call.func, ast.Attribute):
+        if isinstance(call.func, ast.Attribute) and not _is_new(call.func.value):
             yield call, call.func.value, name
         in_place = name.endswith("_") and not name.startswith(("__", "clip_grad"))
         if (name in FIRST or in_place) and call.args:
@@ -113,6 +115,12 @@ def _touched(body: Sequence[ast.AST]) -> Iterator[tuple[ast.AST, ast.AST, str]]:
     for each in nodes(body, ast.Attribute, ast.Subscript):
         if not isinstance(each.ctx, ast.Load) and getattr(each, "attr", "") not in ("grad", "data"):
             yield each, each.value, "=." if isinstance(each, ast.Attribute) else "=["
+
+
+def _is_new(value: ast.AST) -> bool:
+    """Whether an expression makes an object that nothing else has, as `open(...)` does."""
+    made = dotted(value.func) if isinstance(value, ast.Call) else ""
+    return made in NEW and not owners(value)
 
 
 def _by_functions(
