@@ -202,8 +202,7 @@ class Undo:
             for now, before in self._insides:
                 _put_back_inside(now, before)
         for held, name, tensor, copied in begun.buffers:
-            if tensor is None or copied is not None:
-                held[name] = tensor
+            held[name] = tensor
             if tensor is not None and copied is not None:
                 _fill(tensor, copied)
         for parameter, is_trained in zip(self._trained, begun.trained, strict=False):
@@ -222,20 +221,19 @@ class Undo:
         """Copy buffers into the copies of the last step, which costs no new memory."""
         copies: dict[int, torch.Tensor] = {}
         into, come = [], []
-        held_at = [part._buffers for part in self._parts if part._buffers]
-        for held, name in ((held, name) for held in held_at for name in held):
-            tensor = held[name]
+        places = [part._buffers for part in self._parts if part._buffers]
+        for held, name, tensor in ((each, *one) for each in places for one in each.items()):
             if tensor is None:
                 begun.buffers.append((held, name, None, None))
-                continue
-            if not _is_copied(tensor):
-                begun.watched.append(tensor)
-                begun.buffers.append((held, name, tensor, None))
                 continue
             own = copies.get(id(tensor))
             if own is None:
                 own = self._copies.get(id(tensor))
                 if own is None or not _is_like(own, tensor):
+                    if not _is_copied(tensor):
+                        begun.watched.append(tensor)
+                        begun.buffers.append((held, name, tensor, None))
+                        continue
                     own = torch.empty_like(tensor)
                 copies[id(tensor)] = own
                 into.append(own)
@@ -275,7 +273,7 @@ class _Begun:
     buffers: list[
         tuple[MutableMapping[str, Any], str, torch.Tensor | None, torch.Tensor | None]
     ] = field(default_factory=list)
-    """Where each buffer is held, its name, the tensor if there is one, and a copy if it is small."""
+    """Where each buffer is held, its name, the tensor or None, and a copy of one that is small."""
     tensors: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
     """Small tensors among the values, with copies."""
     groups: list[tuple[torch.optim.Optimizer, list[dict[str, Any]]]] = field(default_factory=list)

@@ -148,7 +148,7 @@ def _wrapped(value: Any) -> Iterator[Any]:
 
 
 def _attribute(name: str, attribute: str, owner: Any, known: _KnownState) -> dict[str, Any]:
-    """Return an attribute of a variable by its whole name; nothing where the state has the owner."""
+    """Return an attribute of a variable by its whole name, unless the state has its owner."""
     own = getattr(owner, "__dict__", {})
     if attribute not in own or type(owner).__module__.startswith(_OURS) or known.has(name, owner):
         return {}

@@ -1,7 +1,7 @@
 """Gives a generator of random numbers what a state asks of an object, so that it can be saved.
 
-    rng = np.random.default_rng(0)
-    state = {"model": model, "rng": rng}
+rng = np.random.default_rng(0)
+state = {"model": model, "rng": rng}
 """
 
 import random
