@@ -80,7 +80,7 @@ class Undo:
                 for group in value.param_groups:
                     begun.parameters += group["params"]
             elif isinstance(value, torch.Tensor):
-                if value.requires_grad or not _is_copied(value):
+                if value.requires_grad or type(value) is not torch.Tensor or not _is_copied(value):
                     begun.watched.append(value)
                 else:
                     begun.tensors.append((value, value.clone()))

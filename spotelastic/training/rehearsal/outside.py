@@ -13,7 +13,7 @@ import sys
 import sysconfig
 import time
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -22,6 +22,7 @@ import torch
 
 from spotelastic import torch_names
 from spotelastic.training.rehearsal import loop_names
+from spotelastic.training.state.generators import SavedGenerator, is_generator
 from spotelastic.training.state.rank_agreement import digest_of_value
 
 LARGE = 16 << 20
@@ -81,16 +82,6 @@ def changed(before: Mapping[str, Variable], after: Mapping[str, Variable]) -> di
         for name, each in after.items()
         if name in before and before[name].digest != each.digest
     }
-
-
-def repeated(
-    first: Mapping[str, Variable], again: Mapping[str, Variable], names: Collection[str]
-) -> list[str]:
-    """Return which of the variables that two attempts at a step have changed are not the same.
-
-    One that the step alone decides about, such as the last loss, is.
-    """
-    return [name for name in names if name in again and again[name].digest != first[name].digest]
 
 
 def is_of_script(module: str, file: str) -> bool:
@@ -191,8 +182,8 @@ def _content(value: Any) -> Any:
     if isinstance(value, _CONTAINERS):
         few = len(value) <= LONG
         return [*value.items()] if few and isinstance(value, dict) else [*value] if few else None
-    if kind.__module__ == "random" or isinstance(value, torch.Generator):
-        return value.getstate() if hasattr(value, "getstate") else value.get_state()
+    if is_generator(value):
+        return SavedGenerator(value).state_dict()
     if kind.__module__.startswith("numpy"):
         return _of_numpy(value)
     if kind.__module__ == "itertools" and kind.__name__ == "count":
@@ -214,10 +205,6 @@ def _is_time(value: Any) -> bool:
 
 
 def _of_numpy(value: Any) -> Any:
-    if hasattr(value, "bit_generator"):
-        return repr(value.bit_generator.state)
-    if hasattr(value, "get_state"):
-        return repr(value.get_state())
     if getattr(value, "nbytes", LARGE + 1) <= LARGE:
         return value.tobytes() if hasattr(value, "tobytes") and value.dtype != object else None
     return None
