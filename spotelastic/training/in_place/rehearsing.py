@@ -173,8 +173,9 @@ class Rehearsing:
             self._found += verdict.between(end, self._before)
         self.stage = TrialStage.FIRST
 
-    def restore(self) -> None:
+    def restore(self, undo: Undo) -> None:
         """Restore the state from before the step. All ranks call this."""
+        undo.put_back_shape()
         assert self._source is not None
         self.restores_first = False
         self._loop.go_back(self._source)

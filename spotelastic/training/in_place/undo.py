@@ -175,11 +175,11 @@ class Undo:
         begun = self._begun
         if begun is None:
             return
+        self.put_back_shape()
         self._put_back_modules(begun)
         for tensor, copied in begun.tensors:
             _fill(tensor, copied)
         for optimizer, groups in begun.groups:
-            del optimizer.param_groups[len(groups) :]
             for group, options in zip(optimizer.param_groups, groups, strict=False):
                 _put_back_options(group, options)
         for optimizer, attributes in begun.attributes:
@@ -197,10 +197,18 @@ class Undo:
                 parameter.grad = torch.zeros_like(parameter.grad)
         randomness.apply(begun.randomness)
 
-    def _put_back_modules(self, begun: "_Begun") -> None:
+    def put_back_shape(self) -> None:
+        """Put back what modules and optimizers consist of, so that a save of it can be restored."""
         if _shape(self._parts) != self._shape:
             for now, before in self._insides:
                 _put_back_inside(now, before)
+        for optimizer, groups in self._begun.groups if self._begun is not None else ():
+            for group in optimizer.param_groups[len(groups) :]:
+                for parameter in group["params"]:
+                    optimizer.state.pop(parameter, None)
+            del optimizer.param_groups[len(groups) :]
+
+    def _put_back_modules(self, begun: "_Begun") -> None:
         for held, name, tensor, copied in begun.buffers:
             held[name] = tensor
             if tensor is not None and copied is not None:
@@ -405,7 +413,8 @@ def _samples(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     return [
         tensor.detach().view(-1)[:_ELEMENTS].view(torch.uint8)
         for tensor in tensors
-        if type(tensor.detach()) is torch.Tensor and tensor.is_contiguous() and tensor.numel()
+        if type(tensor.detach()) is torch.Tensor and tensor.layout is torch.strided
+        if tensor.is_contiguous() and tensor.numel()
     ]
 
 

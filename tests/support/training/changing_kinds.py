@@ -35,7 +35,10 @@ class LateBuffer(Plain):
 
 
 class PrunedAndGrown(Plain):
-    """In the step in which a rank is lost, a layer is pruned, and another one begins to train."""
+    """Layers are pruned in the step that is rehearsed and in that in which a rank is lost.
+
+    In the latter another layer begins to train.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,8 +47,9 @@ class PrunedAndGrown(Plain):
 
     def block(self, number: int) -> torch.Tensor:
         inner: Any = self.model.module
+        if number in (2, 8):
+            prune.l1_unstructured(inner[0 if number == 2 else 2], "weight", 0.3)
         if number == 8:
-            prune.l1_unstructured(inner[0], "weight", 0.3)
             self.optimizer.add_param_group({"params": [*inner[2].parameters()], "lr": 0.003})
         return super().block(number)
 
