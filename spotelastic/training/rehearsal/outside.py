@@ -185,7 +185,7 @@ def _content(value: Any) -> Any:
     if is_generator(value):
         return SavedGenerator(value).state_dict()
     if kind.__module__.startswith("numpy"):
-        return _of_numpy(value)
+        return value if getattr(value, "nbytes", LARGE + 1) <= LARGE else None
     if kind.__module__ == "itertools" and kind.__name__ == "count":
         return repr(value)
     if hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
@@ -202,12 +202,6 @@ def _is_time(value: Any) -> bool:
     """Return whether a number is what a clock has shown of late. It differs whatever happens."""
     clocks = time.time, time.monotonic
     return isinstance(value, float) and any(0 <= now() - value < RECENT for now in clocks)
-
-
-def _of_numpy(value: Any) -> Any:
-    if getattr(value, "nbytes", LARGE + 1) <= LARGE:
-        return value.tobytes() if hasattr(value, "tobytes") and value.dtype != object else None
-    return None
 
 
 def _bytes(held: Any) -> int:

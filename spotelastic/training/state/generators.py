@@ -33,9 +33,9 @@ class SavedGenerator:
         own = self.value
         if hasattr(own, "bit_generator"):
             return {"state": own.bit_generator.state}
-        state = own.getstate() if isinstance(own, random.Random) else own.get_state()
-        is_tensor = isinstance(state, torch.Tensor)
-        return {"state": state.numpy().tobytes() if is_tensor else state}
+        if isinstance(own, torch.Generator):
+            return {"state": own.get_state().numpy().tobytes()}
+        return {"state": own.getstate() if isinstance(own, random.Random) else own.get_state()}
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         """Put the generator where it was."""
