@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from support.in_place import resting_kinds
 from support.in_place.resting_kinds import CASES, LOST_AT, VICTIM
 from support.in_place.told_cases import Told, told_in
 from support.training import loop_kinds
@@ -20,7 +21,7 @@ def often(names: Iterable[str]) -> list[Any]:
     return [pytest.param(n, marks=() if n in OFTEN else pytest.mark.soak) for n in names]
 
 
-RIGHT = [kind.__name__ for kind in loop_kinds.RIGHT]
+RIGHT = [kind.__name__ for kind in resting_kinds.RIGHT]
 EQUAL = [kind.__name__ for kind in loop_kinds.EQUAL]
 COST_A_RESTORE = {"TwoFrequencies", "LargeBufferThroughData", "OwnOptimizer"}
 """Kinds whose step cannot be put back, so that they go on from the last save."""

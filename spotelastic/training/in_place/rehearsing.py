@@ -173,8 +173,9 @@ class Rehearsing:
             self._found += verdict.between(end, self._before)
         self.stage = TrialStage.FIRST
 
-    def restore(self) -> None:
+    def restore(self, undo: Undo) -> None:
         """Restore the state from before the step. All ranks call this."""
+        undo.put_back_shape()
         assert self._source is not None
         self.restores_first = False
         self._loop.go_back(self._source)
@@ -271,8 +272,9 @@ class Rehearsing:
             self._again = found
             after = self._carried_outside()
             changed = outside.changed(self._outside, after)
-            both = self._changed.keys() & changed
-            self._repeated = outside.repeated(self._after, after, sorted(both))
+            # What the step alone decides about, such as the last loss, is the same again.
+            moved = outside.changed(self._after, after)
+            self._repeated = sorted(self._changed.keys() & changed.keys() & moved.keys())
             self._replaced = sorted(changed.keys() - self._known)
             if any(self._loop.ranks().gather(bool(differences(self._first, found)))):
                 self.stage, self.restores_first = TrialStage.THIRD, True

@@ -167,7 +167,7 @@ class Steps:
             meeting.hinder(AHEAD)  # Later on it may be the batch of the attempt before.
         try:
             if rehearsing.restores_first:
-                rehearsing.restore()
+                rehearsing.restore(self._undo)
                 self._undo.put_back()
                 rehearsing.put_back()
                 self._undo.go_on_anew()

@@ -80,7 +80,7 @@ class Undo:
                 for group in value.param_groups:
                     begun.parameters += group["params"]
             elif isinstance(value, torch.Tensor):
-                if value.requires_grad or not _is_copied(value):
+                if value.requires_grad or type(value) is not torch.Tensor or not _is_copied(value):
                     begun.watched.append(value)
                 else:
                     begun.tensors.append((value, value.clone()))
@@ -175,11 +175,11 @@ class Undo:
         begun = self._begun
         if begun is None:
             return
+        self.put_back_shape()
         self._put_back_modules(begun)
         for tensor, copied in begun.tensors:
             _fill(tensor, copied)
         for optimizer, groups in begun.groups:
-            del optimizer.param_groups[len(groups) :]
             for group, options in zip(optimizer.param_groups, groups, strict=False):
                 _put_back_options(group, options)
         for optimizer, attributes in begun.attributes:
@@ -197,13 +197,20 @@ class Undo:
                 parameter.grad = torch.zeros_like(parameter.grad)
         randomness.apply(begun.randomness)
 
-    def _put_back_modules(self, begun: "_Begun") -> None:
+    def put_back_shape(self) -> None:
+        """Put back what modules and optimizers consist of, so that a save of it can be restored."""
         if _shape(self._parts) != self._shape:
             for now, before in self._insides:
                 _put_back_inside(now, before)
+        for optimizer, groups in self._begun.groups if self._begun is not None else ():
+            for group in optimizer.param_groups[len(groups) :]:
+                for parameter in group["params"]:
+                    optimizer.state.pop(parameter, None)
+            del optimizer.param_groups[len(groups) :]
+
+    def _put_back_modules(self, begun: "_Begun") -> None:
         for held, name, tensor, copied in begun.buffers:
-            if tensor is None or copied is not None:
-                held[name] = tensor
+            held[name] = tensor
             if tensor is not None and copied is not None:
                 _fill(tensor, copied)
         for parameter, is_trained in zip(self._trained, begun.trained, strict=False):
@@ -222,20 +229,19 @@ class Undo:
         """Copy buffers into the copies of the last step, which costs no new memory."""
         copies: dict[int, torch.Tensor] = {}
         into, come = [], []
-        held_at = [part._buffers for part in self._parts if part._buffers]
-        for held, name in ((held, name) for held in held_at for name in held):
-            tensor = held[name]
+        places = [part._buffers for part in self._parts if part._buffers]
+        for held, name, tensor in ((each, *one) for each in places for one in each.items()):
             if tensor is None:
                 begun.buffers.append((held, name, None, None))
-                continue
-            if not _is_copied(tensor):
-                begun.watched.append(tensor)
-                begun.buffers.append((held, name, tensor, None))
                 continue
             own = copies.get(id(tensor))
             if own is None:
                 own = self._copies.get(id(tensor))
                 if own is None or not _is_like(own, tensor):
+                    if not _is_copied(tensor):
+                        begun.watched.append(tensor)
+                        begun.buffers.append((held, name, tensor, None))
+                        continue
                     own = torch.empty_like(tensor)
                 copies[id(tensor)] = own
                 into.append(own)
@@ -275,7 +281,7 @@ class _Begun:
     buffers: list[
         tuple[MutableMapping[str, Any], str, torch.Tensor | None, torch.Tensor | None]
     ] = field(default_factory=list)
-    """Where each buffer is held, its name, the tensor if there is one, and a copy if it is small."""
+    """Where each buffer is held, its name, the tensor or None, and a copy of one that is small."""
     tensors: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
     """Small tensors among the values, with copies."""
     groups: list[tuple[torch.optim.Optimizer, list[dict[str, Any]]]] = field(default_factory=list)
@@ -407,7 +413,8 @@ def _samples(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     return [
         tensor.detach().view(-1)[:_ELEMENTS].view(torch.uint8)
         for tensor in tensors
-        if type(tensor.detach()) is torch.Tensor and tensor.is_contiguous() and tensor.numel()
+        if type(tensor.detach()) is torch.Tensor and tensor.layout is torch.strided
+        if tensor.is_contiguous() and tensor.numel()
     ]
 
 

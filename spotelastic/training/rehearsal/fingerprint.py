@@ -8,6 +8,7 @@ tell how large a difference is.
 """
 
 import math
+from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from spotelastic.training.data import randomness
+from spotelastic.training.state.generators import SavedGenerator, is_generator
 from spotelastic.training.state.rank_agreement import digest_of_tensor, digest_of_value
 from spotelastic.training.state.state import State
 from spotelastic.training.state.tensors import local_part
@@ -25,6 +27,8 @@ SAMPLED = 1024
 """Elements that are kept of each tensor."""
 GRADIENT = "gradient of "
 """Beginning of the names of gradients."""
+LONG = 10_000
+"""Parts up to which a container that a module keeps is compared."""
 SHOWN = 40
 """Characters up to which a value is shown."""
 _UNKNOWN = b"unknown"
@@ -161,8 +165,9 @@ def _stepped(state: State) -> set[int]:
 
     Gradients of others may add up for ever: nothing reads them.
     """
-    optimizers = (each for each in state.values.values() if isinstance(each, torch.optim.Optimizer))
-    return {id(each) for own in optimizers for group in own.param_groups for each in group["params"]}
+    own = (each for each in state.values.values() if isinstance(each, torch.optim.Optimizer))
+    groups = (group for optimizer in own for group in optimizer.param_groups)
+    return {id(each) for group in groups for each in group["params"]}
 
 
 def _of_module(
@@ -182,12 +187,23 @@ def _of_module(
 def _attributes(name: str, owner: object) -> Iterator[tuple[str, Any]]:
     """Yield what a module or a parameter keeps as plain attributes, `training` among them."""
     for key, value in vars(owner).items():
-        if not _is_torchs(key, owner) and isinstance(value, (*_PLAIN, torch.Tensor)):
+        if _is_torchs(key, owner):
+            continue
+        if isinstance(value, (*_PLAIN, torch.Tensor)) or _is_plain_container(value):
             yield f"{name}.{key}", value
+        elif is_generator(value):
+            yield f"{name}.{key}", SavedGenerator(value).state_dict()
+
+
+def _is_plain_container(value: Any) -> bool:
+    if type(value) not in (list, deque, set, dict) or len(value) > LONG:
+        return False
+    parts = value.values() if isinstance(value, dict) else value
+    return all(isinstance(each, (*_PLAIN, torch.Tensor)) for each in parts)
 
 
 def _is_torchs(key: str, owner: object) -> bool:
-    """Return whether an attribute may be one of torch's own. Classes of scripts have private ones."""
+    """Return whether an attribute may be torch's. Private ones of other classes are not."""
     return key.startswith("_") and type(owner).__module__.partition(".")[0] == "torch"
 
 

@@ -13,7 +13,7 @@ import sys
 import sysconfig
 import time
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -22,6 +22,7 @@ import torch
 
 from spotelastic import torch_names
 from spotelastic.training.rehearsal import loop_names
+from spotelastic.training.state.generators import SavedGenerator, is_generator
 from spotelastic.training.state.rank_agreement import digest_of_value
 
 LARGE = 16 << 20
@@ -83,16 +84,6 @@ def changed(before: Mapping[str, Variable], after: Mapping[str, Variable]) -> di
     }
 
 
-def repeated(
-    first: Mapping[str, Variable], again: Mapping[str, Variable], names: Collection[str]
-) -> list[str]:
-    """Return which of the variables that two attempts at a step have changed are not the same.
-
-    One that the step alone decides about, such as the last loss, is.
-    """
-    return [name for name in names if name in again and again[name].digest != first[name].digest]
-
-
 def is_of_script(module: str, file: str) -> bool:
     """Return whether code is the script's own: neither a library's nor spotelastic's."""
     if not file or file.startswith("<") or module.startswith(_OURS):
@@ -148,7 +139,7 @@ def _wrapped(value: Any) -> Iterator[Any]:
 
 
 def _attribute(name: str, attribute: str, owner: Any, known: _KnownState) -> dict[str, Any]:
-    """Return an attribute of a variable by its whole name; nothing where the state has the owner."""
+    """Return an attribute of a variable by its whole name, unless the state has its owner."""
     own = getattr(owner, "__dict__", {})
     if attribute not in own or type(owner).__module__.startswith(_OURS) or known.has(name, owner):
         return {}
@@ -191,10 +182,10 @@ def _content(value: Any) -> Any:
     if isinstance(value, _CONTAINERS):
         few = len(value) <= LONG
         return [*value.items()] if few and isinstance(value, dict) else [*value] if few else None
-    if kind.__module__ == "random" or isinstance(value, torch.Generator):
-        return value.getstate() if hasattr(value, "getstate") else value.get_state()
+    if is_generator(value):
+        return SavedGenerator(value).state_dict()
     if kind.__module__.startswith("numpy"):
-        return _of_numpy(value)
+        return value if getattr(value, "nbytes", LARGE + 1) <= LARGE else None
     if kind.__module__ == "itertools" and kind.__name__ == "count":
         return repr(value)
     if hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
@@ -211,16 +202,6 @@ def _is_time(value: Any) -> bool:
     """Return whether a number is what a clock has shown of late. It differs whatever happens."""
     clocks = time.time, time.monotonic
     return isinstance(value, float) and any(0 <= now() - value < RECENT for now in clocks)
-
-
-def _of_numpy(value: Any) -> Any:
-    if hasattr(value, "bit_generator"):
-        return repr(value.bit_generator.state)
-    if hasattr(value, "get_state"):
-        return repr(value.get_state())
-    if getattr(value, "nbytes", LARGE + 1) <= LARGE:
-        return value.tobytes() if hasattr(value, "tobytes") and value.dtype != object else None
-    return None
 
 
 def _bytes(held: Any) -> int:

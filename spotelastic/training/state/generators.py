@@ -1,7 +1,7 @@
 """Gives a generator of random numbers what a state asks of an object, so that it can be saved.
 
-    rng = np.random.default_rng(0)
-    state = {"model": model, "rng": rng}
+rng = np.random.default_rng(0)
+state = {"model": model, "rng": rng}
 """
 
 import random
@@ -30,22 +30,20 @@ class SavedGenerator:
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the generator is."""
-        if isinstance(self.value, random.Random):
-            return {"state": self.value.getstate()}
-        if isinstance(self.value, torch.Generator):
-            return {"state": self.value.get_state().numpy().tobytes()}
-        if hasattr(self.value, "bit_generator"):
-            return {"state": self.value.bit_generator.state}
-        return {"state": self.value.get_state()}
+        own = self.value
+        if hasattr(own, "bit_generator"):
+            return {"state": own.bit_generator.state}
+        if isinstance(own, torch.Generator):
+            return {"state": own.get_state().numpy().tobytes()}
+        return {"state": own.getstate() if isinstance(own, random.Random) else own.get_state()}
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         """Put the generator where it was."""
-        state = saved["state"]
-        if isinstance(self.value, random.Random):
-            self.value.setstate(state)
-        elif isinstance(self.value, torch.Generator):
-            self.value.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
-        elif hasattr(self.value, "bit_generator"):
-            self.value.bit_generator.state = state
+        own, state = self.value, saved["state"]
+        if hasattr(own, "bit_generator"):
+            own.bit_generator.state = state
+        elif isinstance(own, random.Random):
+            own.setstate(state)
         else:
-            self.value.set_state(state)
+            is_torchs = isinstance(state, bytes)
+            own.set_state(torch.tensor([*state], dtype=torch.uint8) if is_torchs else state)

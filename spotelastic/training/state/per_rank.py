@@ -28,8 +28,8 @@ class PerRank(Generic[T]):
     """Wraps an entry of the state that differs from rank to rank on purpose.
 
     `value` is anything that a state can hold: an object with `state_dict()` and
-    `load_state_dict()`, a generator of random numbers, a tensor, a container or a plain value. Each rank gets
-    back what it saved. Plain values are replaced, so read them as `.value`.
+    `load_state_dict()`, a generator of random numbers, a tensor, a container or a plain value. Each
+    rank gets back what it saved. Plain values are replaced, so read them as `.value`.
 
     `merge(saved, rank, world_size)` is called if the run resumes with another number of ranks. It
     receives what all ranks saved, in their order, and returns what this rank loads. Without it such

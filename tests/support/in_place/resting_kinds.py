@@ -24,7 +24,7 @@ from support.in_place.resting_agent import Agent, Case, Plan, Script, Worker, ru
 from support.in_place.resting_restored import Daemon
 from support.processes.patience import PATIENT
 from support.saving.daemons_and_workers import cluster
-from support.training import loop_kinds
+from support.training import changing_kinds, loop_kinds
 from support.training.loop_kinds import Plain
 from support.training.open_checkpointer import wait_for_slots
 from torch.distributed import TCPStore
@@ -37,6 +37,7 @@ from spotelastic.training.in_place.groups import groups
 from spotelastic.training.runtime.rehearsal_record import RehearsalRecord
 
 STEPS, LOST_AT, VICTIM, ASKED_BEFORE = 14, 8, 2, 1
+RIGHT = (*loop_kinds.RIGHT, *changing_kinds.RIGHT)
 LATER_LOST = {"TwoFrequencies": 11}
 """Steps in which gradients of earlier ones are there."""
 REHEARSED = 5
@@ -104,7 +105,7 @@ def fails(_: int, tell: Callable[[Any], None]) -> None:
     wait_for_slots()
     watching.watch()
     dist.init_process_group("gloo")
-    kind = loop_kinds.LeavesActivations()
+    kind = changing_kinds.LeavesActivations()
     with se.Checkpointer(kind.state, rehearse=True) as checkpoint:
         try:
             for step in checkpoint.steps(REHEARSED):
@@ -155,7 +156,7 @@ def alone(number: int, tell: Callable[[Any], None]) -> None:
     store = TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]))
     dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     found = {}
-    for make in loop_kinds.RIGHT:
+    for make in RIGHT:
         kind = make()
         kind.checkpoint = SimpleNamespace(batches=itertools.cycle)
         for step in range(1, STEPS + 1):
@@ -206,7 +207,7 @@ def trained(
             on_told=asks_after(asked_after) if asked_after else None,
         )
         trains = script(make, steps, lost_at, attempt, unlike, asked_after, knows_more)
-        if make is loop_kinds.LeavesActivations:
+        if make is changing_kinds.LeavesActivations:
             trains = fails
         agent = run(count, trains, folder / name, plan, str(node.socket))
         agent.heard = heard
@@ -223,7 +224,7 @@ CASES: dict[str, Case] = {
             steps=STEPS,
             lost_at=LATER_LOST.get(make.__name__, LOST_AT),
         )
-        for make in loop_kinds.RIGHT
+        for make in RIGHT
     },
     **{
         f"{make.__name__}-lost-in-{attempt}": functools.partial(
@@ -255,7 +256,7 @@ CASES: dict[str, Case] = {
         make.__name__: functools.partial(trained, make=make, count=2, steps=REHEARSED, lost_at=0)
         for make in (
             *(*loop_kinds.NAMED, *loop_kinds.EQUAL, *loop_kinds.WARNED),
-            loop_kinds.LeavesActivations,
+            *(*changing_kinds.NAMED, *changing_kinds.WARNED, changing_kinds.LeavesActivations),
         )
     },
 }

@@ -4,10 +4,7 @@ Each is a class with a `state` and a `block`, which makes one step and returns i
 a step depend on its number alone, so that the parameters do not depend on how many ranks share it.
 """
 
-import copy
 import itertools
-import random
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
@@ -17,7 +14,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.nn.utils import prune
 from torch.utils.data import DataLoader, Dataset
 
 import spotelastic as se
@@ -334,106 +330,6 @@ class Closures(Plain):
         return found
 
 
-class LateBuffer(Plain):
-    """A buffer is None until some steps are made, as running statistics are."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        inner: Any = self.model.module
-        inner.register_buffer("mean", None)
-
-    def batch(self, number: int) -> torch.Tensor:
-        inner: Any = self.model.module
-        batch = super().batch(number)
-        if number >= 6:
-            with torch.no_grad():
-                moved = 1 + 0.1 * inner[0].bias.mean()
-            inner.mean = moved if inner.mean is None else inner.mean * 0.5 + moved
-            batch = batch * inner.mean
-        return batch
-
-
-class PrunedAndGrown(Plain):
-    """In the step in which a rank is lost, a layer is pruned, and another one begins to train."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        inner: Any = self.model.module
-        self.optimizer = self.state["optimizer"] = sgd(inner[0])
-
-    def block(self, number: int) -> torch.Tensor:
-        inner: Any = self.model.module
-        if number == 8:
-            prune.l1_unstructured(inner[0], "weight", 0.3)
-            self.optimizer.add_param_group({"params": [*inner[2].parameters()], "lr": 0.003})
-        return super().block(number)
-
-
-class BuffersNobodyCanFill(Plain):
-    """Some elements of a buffer are the same memory; another one is of inference mode."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        with torch.inference_mode():
-            fixed = torch.full((8,), 0.5, dtype=torch.float64)
-        inner = net()
-        inner.register_buffer("fixed", fixed)
-        inner.register_buffer("mask", torch.ones(1, dtype=torch.float64).expand(8))
-        self.model = self.state["model"] = wrapped(inner, broadcast_buffers=False)
-        self.optimizer = self.state["optimizer"] = sgd(self.model)
-
-    def batch(self, number: int) -> torch.Tensor:
-        inner: Any = self.model.module
-        return super().batch(number) * inner.mask + inner.fixed
-
-
-class KeptGenerators(Plain):
-    """Generators of Python, numpy and torch are in the state, and so is a small tensor."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.own = {
-            "python": random.Random(0),
-            "numpy": np.random.default_rng(0),
-            "legacy": np.random.RandomState(0),
-            "torch": torch.Generator(),
-        }
-        self.mean = torch.zeros(8, dtype=torch.float64)
-        self.state |= {**self.own, "mean": self.mean}
-
-    def batch(self, number: int) -> torch.Tensor:
-        own: dict[str, Any] = self.own
-        self.mean.mul_(0.9).add_(rows(number).mean(0))
-        noise = own["python"].random() + own["numpy"].normal() + own["legacy"].rand()
-        return super().batch(number) - self.mean + noise + torch.rand(1, 8, generator=own["torch"])
-
-
-class UnusedGradients(Plain):
-    """A part that nobody trains gathers gradients, which nothing reads."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        inner: Any = self.model.module
-        self.optimizer = self.state["optimizer"] = sgd(inner[2])
-
-
-class StepsBetweenPasses(Plain):
-    """A second pass comes after the first optimizer's step, as where adversaries take turns."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.other = wrapped(net())
-        self.second = sgd(self.other)
-        self.state |= {"other": self.other, "second": self.second}
-
-    def block(self, number: int) -> torch.Tensor:
-        loss = super().block(number)
-        self.second.zero_grad()
-        loss_of(self.other, self.batch(number)).backward()
-        self.second.step()
-        return loss
-
-
 # -- what comes back otherwise, and is named ------------------------------------------------------
 
 
@@ -471,80 +367,6 @@ class ModuleCounter(Plain):
     def block(self, number: int) -> torch.Tensor:
         self.model.calls += 1  # type: ignore[assignment, operator]
         return super().block(number)
-
-
-class PrivateCounter(Plain):
-    """A module of the script's own counts in a private attribute, which shows only later."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.model = self.state["model"] = wrapped(_Counting())
-        self.optimizer = self.state["optimizer"] = sgd(self.model)
-
-
-class _Counting(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner, self._calls = net(), 0
-
-    def forward(self, batch: torch.Tensor) -> torch.Tensor:
-        self._calls += 1
-        found: torch.Tensor = self.inner(batch) * (2 if self._calls > 100 else 1)
-        return found
-
-
-class OtherName(Plain):
-    """A value of the state is changed by another name, which means the former one when it is put
-    back.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.losses: deque[float] = deque(maxlen=4)
-        self.state["losses"] = self.losses
-
-    def block(self, number: int) -> torch.Tensor:
-        self.losses.append(number)
-        self.optimizer.param_groups[0]["lr"] = 0.001 * len(self.losses)
-        return super().block(number)
-
-
-class DecidesLater(Plain):
-    """What decides about a later step is gathered in the block, and nobody saves it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.losses: deque[float] = deque(maxlen=9)
-        self.average = copy.deepcopy(self.model.module)
-        self.level = 0
-
-    def block(self, number: int) -> torch.Tensor:
-        loss = super().block(number)
-        self.losses.append(number)
-        self.level += 1
-        if len(self.losses) == 9:
-            self.optimizer.param_groups[0]["lr"] = 0.003
-        return loss
-
-
-class LeavesActivations(Plain):
-    """A hook's activations are dropped at the end of the block."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[torch.Tensor] = []
-        inner: Any = self.model.module
-        inner[1].register_forward_hook(lambda _, __, found: self.seen.append(found))
-
-    def block(self, number: int) -> torch.Tensor:
-        self.optimizer.zero_grad()
-        loss = loss_of(self.model, self.batch(number))
-        loss = loss + sum(each.square().sum() for each in self.seen)
-        loss.backward()
-        self.happens()
-        self.optimizer.step()
-        self.seen.clear()
-        return loss.detach()
 
 
 class AccumulatesOverBlocks(Plain):
@@ -677,20 +499,12 @@ RIGHT: tuple[type[Plain], ...] = (
     SwallowedError,
     EvaluatesForGood,
     ReducedBefore,
-    LateBuffer,
-    PrunedAndGrown,
-    BuffersNobodyCanFill,
-    KeptGenerators,
-    UnusedGradients,
-    StepsBetweenPasses,
 )
 """Loops that end, after the loss of a rank, with the parameters of one process alone."""
 NAMED: tuple[type[Plain], ...] = (
     OwnGenerator,
     OwnCounter,
     ModuleCounter,
-    PrivateCounter,
-    OtherName,
     AccumulatesOverBlocks,
     SchedulerAfterBlock,
     SchedulerNotSaved,
@@ -698,5 +512,5 @@ NAMED: tuple[type[Plain], ...] = (
 """Loops whose steps do not come back as they were."""
 EQUAL: tuple[type[Plain], ...] = (ReducedLoss, Closures, Samples)
 """Others whose steps do."""
-WARNED: tuple[type[Plain], ...] = (Prefetched, Streamed, DecidesLater)
+WARNED: tuple[type[Plain], ...] = (Prefetched, Streamed)
 """Loops of which a line says beforehand what a lost rank costs."""

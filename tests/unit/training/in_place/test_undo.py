@@ -238,3 +238,14 @@ def test_a_small_tensor_of_the_state_is_put_back_in_place() -> None:
     assert not undo.problem
     undo.put_back()
     assert state["mean"] is mean and not mean.any()
+
+
+def test_sparse_buffers_are_watched() -> None:
+    model = nn.Linear(4, 4)
+    model.register_buffer("adjacent", torch.eye(4).to_sparse())
+    model.register_buffer("rows", torch.eye(4).to_sparse_csr())
+    undo = Undo(State({"model": model}))
+    undo.note()
+    assert not undo.problem
+    undo.put_back()
+    assert model.adjacent.layout is torch.sparse_coo

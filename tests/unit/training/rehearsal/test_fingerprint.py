@@ -1,6 +1,7 @@
 """Fingerprints are equal where all is equal, and name what is not."""
 
 import math
+import random
 
 import pytest
 import torch
@@ -83,13 +84,22 @@ class Counting(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.inner, self._calls = nn.Linear(4, 1), 0
+        self.seen, self.rng = [0.5], random.Random(0)
 
 
-def test_private_attributes_of_a_module_of_the_scripts_own_are_compared() -> None:
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        ("model._calls += 1", "model._calls"),
+        ("model.seen.append(0.5)", "model.seen"),
+        ("model.rng.random()", "model.rng"),
+    ],
+)
+def test_what_a_module_of_the_scripts_own_keeps_is_compared(change: str, name: str) -> None:
     model = Counting()
     before = take(State({"model": model}))
-    model._calls += 1
-    assert named({"model": model}, before) == ["model._calls"]
+    exec(change)  # a line as a script has it
+    assert named({"model": model}, before) == [name]
 
 
 def test_gradients_that_no_optimizer_reads_are_not_compared() -> None:

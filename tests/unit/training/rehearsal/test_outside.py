@@ -149,4 +149,3 @@ def test_an_attribute_that_a_loop_changes_is_named_and_a_clock_is_not() -> None:
         now = outside.carried(sys._getframe(), state)
         changes, before = outside.changed(before, now), now
     assert changes.keys() - {"before", "changes"} == {"data.level"}
-    assert outside.repeated(before, before, ["data.level"]) == []
