@@ -53,20 +53,7 @@ def state_names(source: Source, loop: TrainingLoop) -> list[str]:
         )
     owners: list[str] = []
     for name in optimizers:
-        made = source.made(name, loop.scope) or ast.Constant(0)
-        found = [root_name(call) for call in calls(made, "parameters", "named_parameters")]
-        if not found:
-            raise source.no(loop.loop, f"whose parameters {name} has is not seen where it is made")
-        lone = [n for n in sorted(read([made])) if n not in found and _is_tensor(source, loop, n)]
-        if lone:
-            raise source.no(
-                made, f"{name} has {lone[0]}, a parameter of no model: keep it in the state, too"
-            )
-        if not zeroed & {name, *found}:
-            raise source.no(
-                loop.loop, f"zero_grad() of {name} does not stand in each turn: gradients are kept"
-            )
-        owners += found
+        owners += _trained(source, loop, name, zeroed)
     used = {each.id for each in nodes(loop.outermost, ast.Name)}
     copies = [n for n in sorted(used) if _made_by(source, loop, n) == "copy.deepcopy"]
     if copies:
@@ -133,6 +120,24 @@ def _check_class(source: Source, kind: ast.ClassDef, bases: str) -> None:
             changed[0],
             f"{changed[1]}, which is not saved: make it a buffer, or a value of the state",
         )
+
+
+def _trained(source: Source, loop: TrainingLoop, name: str, zeroed: set[str]) -> list[str]:
+    """Return the names of the models whose parameters an optimizer has."""
+    made = source.made(name, loop.scope) or ast.Constant(0)
+    found = [root_name(call) for call in calls(made, "parameters", "named_parameters")]
+    if not found:
+        raise source.no(loop.loop, f"whose parameters {name} has is not seen where it is made")
+    lone = [n for n in sorted(read([made])) if n not in found and _is_tensor(source, loop, n)]
+    if lone:
+        raise source.no(
+            made, f"{name} has {lone[0]}, a parameter of no model: keep it in the state, too"
+        )
+    if not zeroed & {name, *found}:
+        raise source.no(
+            loop.loop, f"zero_grad() of {name} does not stand in each turn: gradients are kept"
+        )
+    return found
 
 
 def _is_tensor(source: Source, loop: TrainingLoop, name: str) -> bool:

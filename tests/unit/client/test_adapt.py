@@ -121,6 +121,14 @@ def test_names_that_are_taken_are_left() -> None:
     assert "i = (this_step.number - 1) % len(loader)" in made
 
 
+def test_a_global_name_begins_with_what_the_module_has() -> None:
+    text = epochs().partition("for epoch")
+    inner = "".join(f"    {line}\n" for line in "".join(text[1:]).splitlines())
+    main = f"best = 9.0\ndef main():\n    global best\n{inner}        best = min(best, epoch)\n"
+    made = adapted(f"{text[0]}{main}    print(best)\nmain()\n", "train.py").after
+    assert '"best": 9.0, "sampler": loader.batch_sampler' in made
+
+
 @pytest.mark.parametrize("taken", ["se = 2.0\n", "import statistics as se\n"])
 def test_a_script_whose_own_name_is_se_gets_the_whole_name(taken: str) -> None:
     made = adapted(epochs(before=taken), "train.py").after

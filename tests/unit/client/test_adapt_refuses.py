@@ -376,6 +376,13 @@ FORMS: dict[str, tuple[str, str]] = {
         ),
         "optimizer has scale, a parameter of no model",
     ),
+    "argument of the loop's function": (
+        BEGIN
+        + "def train(count=0):\n    for x in loader:\n"
+        + indent(STEP + "count += 1\n", " " * 8)
+        + "    print(count)\ntrain()\n",
+        "carries count from turn to turn",
+    ),
     "steps from a checkpoint": (
         BEGIN
         + "start = load()\nfor it in range(start, 9):\n    x = get()\n"
