@@ -156,6 +156,14 @@ def test_a_module_that_the_loop_calls_is_saved_though_no_optimizer_has_it(teache
     assert 'state = {"model": model, "teacher": teacher, "optimizer": optimizer' in below(text)
 
 
+def test_a_model_that_follows_another_one_is_saved() -> None:
+    text = epochs(
+        "for p, q in zip(target.parameters(), model.parameters()):\n    p.data.lerp_(q.data, 0.1)\n",
+        before="target = nn.Linear(2, 1)\n",
+    )
+    assert 'state = {"model": model, "target": target, "optimizer": optimizer' in below(text)
+
+
 def test_what_keeps_nothing_is_neither_saved_nor_refused() -> None:
     """A loss, an evaluation over a loader, functions whose arguments only look like a name."""
     text = epochs(

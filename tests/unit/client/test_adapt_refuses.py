@@ -238,12 +238,9 @@ FORMS: dict[str, tuple[str, str]] = {
         ),
         "may change kept",
     ),
-    "parts of another model": (
-        epochs(
-            "for p in target.parameters():\n    p.data.copy_(p.data * 0.9)\n",
-            before="target = nn.Linear(2, 1)\n",
-        ),
-        "may change target",
+    "modules in a list": (
+        epochs("for each in others:\n    x = each(x)\n", before="others = [nn.BatchNorm1d(2)]\n"),
+        "others has modules: name each by itself",
     ),
     "given to a function": (
         epochs(
