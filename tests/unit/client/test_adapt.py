@@ -158,7 +158,7 @@ def test_a_module_that_the_loop_calls_is_saved_though_no_optimizer_has_it(teache
 
 def test_a_model_that_follows_another_one_is_saved() -> None:
     text = epochs(
-        "for p, q in zip(target.parameters(), model.parameters()):\n    p.data.lerp_(q.data, 0.1)\n",
+        "for p, q in zip(target.parameters(), model.parameters()):\n    p.data.copy_(q.data)\n",
         before="target = nn.Linear(2, 1)\n",
     )
     assert 'state = {"model": model, "target": target, "optimizer": optimizer' in below(text)
