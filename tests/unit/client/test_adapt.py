@@ -114,6 +114,15 @@ def test_epochs_that_count_from_one_go_on_counting_from_one() -> None:
     assert "checkpoint.steps((epoch_number + 1) * len(loader))" in made
 
 
+@pytest.mark.parametrize(
+    ("last", "count"),
+    [("9", "9 - 1"), ("n if n else 3", "(n if n else 3) - 1"), ("1 + n", "(1 + n) - 1")],
+)
+def test_as_many_epochs_are_made_as_the_script_counts(last: str, count: str) -> None:
+    made = below(epochs().replace("range(3)", f"range(1, {last})"))
+    assert f"checkpoint.epochs({count}, len(loader))" in made
+
+
 def test_names_that_are_taken_are_left() -> None:
     made = below(epochs("print(i)\n", before='checkpoint = state = step = batches = "last.pt"\n'))
     assert 'saved_state = {"model": model' in made and "train_batches = " in made
