@@ -198,7 +198,7 @@ def unsaved(source: Source, kind: ast.ClassDef) -> tuple[ast.AST, str] | None:
             later = how == "=." and any(  # where it is read, it may be of an earlier call
                 each.attr == name and isinstance(each.ctx, ast.Load)
                 for each in nodes(kind, ast.Attribute)
-                if each.lineno <= node.lineno or way not in source.around(each)
+                if each.lineno <= getattr(node, "lineno", 0) or way not in source.around(each)
             )
             if node in added or ((later or how in (*GROWS, "=[")) and "Dataset" not in bases):
                 return node, f"{kind.name}.{way.name}() changes {me}.{name}"

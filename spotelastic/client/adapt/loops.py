@@ -235,7 +235,7 @@ def _described(
             )
         counter, batch = dotted(target), None
         start = source.code(args[0]) if len(args) == 2 else "0"
-        length = source.code(args[-1]) + (f" - ({start})" if len(args) == 2 else "")
+        length = source.code(args[-1]) if len(args) == 1 else source.less(args[1], start)
     if (batch is None and counter) or (isinstance(over, ast.Name) and (counter or not args)):
         length = length or f"len({dotted(over)})"
         return TrainingLoop(loop, scope, over, replaced, batch, counter, start, length, epochs)

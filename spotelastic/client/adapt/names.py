@@ -135,9 +135,16 @@ def _initial(
     if name != loop.counter and not sets:
         raise no(loop.outermost, "it is not seen to be a plain value")
     resets = [value for _, value in written(before, name)]
-    outside = [v for v in source.values(name, loop.scope) if v not in [*ast.walk(loop.outermost)]]
+    inside, places = {*ast.walk(loop.outermost)}, dict.fromkeys((loop.scope, source.tree))
+    outside = [
+        value
+        for place in places
+        for each, value in written(place, name)
+        if source.scope(each) is place and each not in inside
+    ]
     first = (resets or outside or [ast.Constant(None)])[-1]
-    if len(resets or outside) > 1 or first is None or not is_literal(first):
+    is_given = isinstance(loop.scope, Function) and name in arguments(loop.scope.args)
+    if len(resets or outside) > 1 or first is None or not is_literal(first) or is_given:
         raise no(loop.outermost, "it is not set to a plain value once before")
     if resets:
         if not in_step or any(name in bound([each]) for each in end):

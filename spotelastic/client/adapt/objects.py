@@ -53,25 +53,12 @@ def state_names(source: Source, loop: TrainingLoop) -> list[str]:
         )
     owners: list[str] = []
     for name in optimizers:
-        made = source.made(name, loop.scope) or ast.Constant(0)
-        found = [root_name(call) for call in calls(made, "parameters", "named_parameters")]
-        if not found:
-            raise source.no(loop.loop, f"whose parameters {name} has is not seen where it is made")
-        lone = [n for n in sorted(read([made])) if n not in found and _is_tensor(source, loop, n)]
-        if lone:
-            raise source.no(
-                made, f"{name} has {lone[0]}, a parameter of no model: keep it in the state, too"
-            )
-        if not zeroed & {name, *found}:
-            raise source.no(
-                loop.loop, f"zero_grad() of {name} does not stand in each turn: gradients are kept"
-            )
-        owners += found
+        owners += _trained(source, loop, name, zeroed)
     used = {each.id for each in nodes(loop.outermost, ast.Name)}
     copies = [n for n in sorted(used) if _made_by(source, loop, n) == "copy.deepcopy"]
     if copies:
         raise source.no(loop.outermost, f"{copies[0]} is a copy that the loop may change")
-    owners += called_modules(source, loop, {*owners, *kinds})
+    owners += used_modules(source, loop, {*owners, *kinds})
     found = [*dict.fromkeys([*owners, *kinds])]
     for name in found:
         if name in bound([loop.outermost]):
@@ -81,48 +68,57 @@ def state_names(source: Source, loop: TrainingLoop) -> list[str]:
     return found
 
 
-def called_modules(source: Source, loop: TrainingLoop, known: set[str]) -> list[str]:
-    """Return the modules that the loop calls besides those that are known.
+def used_modules(source: Source, loop: TrainingLoop, known: set[str]) -> list[str]:
+    """Return the modules that the loop uses besides those that are known.
 
     Raises `NotUnderstood` for what may keep something that no state_dict() has.
     """
     classes = {each.name: each for each in nodes(source.tree, ast.ClassDef)}
     for kind in classes.values():
         _check_class(source, kind, r"Module|Dataset")
-    called = [call for part in reached(source, [loop.outermost]) for call in nodes(part, ast.Call)]
-    names = {dotted(call.func) for call in called} - known - {*classes}
-    return [
-        name
-        for name in sorted(names)
-        if source.function(name) is None
-        and any(
-            _is_module(source, classes, known, name, value)
-            for value in source.values(name, loop.scope)
-        )
-    ]
+    parts = reached(source, [loop.outermost])
+    called = {dotted(call.func) for part in parts for call in nodes(part, ast.Call)}
+    names = {name for part in parts for name in read(part)} - known - {*classes}
+    found: list[str] = []
+    for name in sorted(names):
+        values = source.values(name, loop.scope) if source.function(name) is None else ()
+        for value in values:
+            if isinstance(value, ast.Attribute) and name in called:
+                if value and source.full_name(value).partition(".")[0] not in {
+                    *source.imported,
+                    "torch",
+                }:
+                    raise source.no(value, f"what {name}() may change is not seen")
+            elif not isinstance(value, ast.Call):
+                if any(_is_module(source, classes, each) for each in nodes(value or [], ast.Call)):
+                    raise source.no(value or loop.loop, f"{name} has modules: name each by itself")
+            elif _keeps(source, classes, known, value, name if name in called else ""):
+                found.append(name)
+    return [*dict.fromkeys(found)]
 
 
-def _is_module(
-    source: Source,
-    classes: Mapping[str, ast.ClassDef],
-    known: set[str],
-    name: str,
-    value: ast.expr | None,
+def _keeps(
+    source: Source, classes: Mapping[str, ast.ClassDef], known: set[str], value: ast.Call, name: str
 ) -> bool:
-    """Whether what is called is a module that is to be saved. Raises `NotUnderstood`."""
+    """Whether what is made is a module to be saved. `name`: under which it is called, if it is."""
     full = source.maker(value)
-    foreign = full.partition(".")[0] in {*source.imported, "torch"}
-    if full.endswith("partial") or (isinstance(value, ast.Attribute) and not foreign):
-        raise source.no(value or source.tree, f"what {name}() may change is not seen")
-    if not isinstance(value, ast.Call):
-        return False
-    if kind := classes.get(full):
+    if full.endswith("partial"):
+        raise source.no(value, f"what {name}() may change is not seen")
+    if kind := classes.get(full if name else ""):
         _check_class(source, kind, "")
-        return any("Module" in source.code(base) for base in kind.bases)
-    if re.search(r"Loss$|functional", full) or {dotted(each) for each in value.args} & known:
-        return False  # a loss keeps nothing, and a wrapper has the state of its model
     used = calls(source.tree, "to", "cuda", "parameters", "train", "eval")
-    return full.startswith("torch.nn.") or name in map(root_name, used)
+    wraps = full not in classes and {dotted(each) for each in value.args} & known
+    is_loss = re.search(r"Loss$|functional", full)
+    is_used = bool(name) and full not in classes and name in map(root_name, used)
+    return not (wraps or is_loss) and (_is_module(source, classes, value) or is_used)
+
+
+def _is_module(source: Source, classes: Mapping[str, ast.ClassDef], made: ast.Call) -> bool:
+    full = source.maker(made)
+    kind = classes.get(full)
+    bases = " ".join(source.code(base) for base in kind.bases) if kind else ""
+    is_ours = full.startswith("torch.nn.") and not re.search(r"Loss$|functional|Parameter$", full)
+    return "Module" in bases or is_ours
 
 
 def _check_class(source: Source, kind: ast.ClassDef, bases: str) -> None:
@@ -133,6 +129,24 @@ def _check_class(source: Source, kind: ast.ClassDef, bases: str) -> None:
             changed[0],
             f"{changed[1]}, which is not saved: make it a buffer, or a value of the state",
         )
+
+
+def _trained(source: Source, loop: TrainingLoop, name: str, zeroed: set[str]) -> list[str]:
+    """Return the names of the models whose parameters an optimizer has."""
+    made = source.made(name, loop.scope) or ast.Constant(0)
+    found = [root_name(call) for call in calls(made, "parameters", "named_parameters")]
+    if not found:
+        raise source.no(loop.loop, f"whose parameters {name} has is not seen where it is made")
+    lone = [n for n in sorted(read([made])) if n not in found and _is_tensor(source, loop, n)]
+    if lone:
+        raise source.no(
+            made, f"{name} has {lone[0]}, a parameter of no model: keep it in the state, too"
+        )
+    if not zeroed & {name, *found}:
+        raise source.no(
+            loop.loop, f"zero_grad() of {name} does not stand in each turn: gradients are kept"
+        )
+    return found
 
 
 def _is_tensor(source: Source, loop: TrainingLoop, name: str) -> bool:

@@ -146,14 +146,14 @@ class _Writer:
     def epochs(self, epochs: ast.For) -> None:
         """Have the loop of epochs begin where the run is."""
         text, loop, names = self.text, self._loop, self._names
-        begin, *stop = [self._source.code(each) for each in epochs.iter.args]  # type: ignore[attr-defined]
-        count, begin = (stop[0], begin) if stop else (begin, "0")
+        *first, stop = epochs.iter.args  # type: ignore[attr-defined]
+        begin = self._source.code(first[0]) if first else "0"
         epoch = number = dotted(epochs.target)
+        count = self._source.less(stop, begin)
         lines = self._get(*names.of_epoch)
         if begin != "0" or epoch == "_":
             number = self._source.free("epoch_number")
         if begin != "0":
-            count = f"{count} - {begin}".removesuffix(f" + {begin} - {begin}")
             lines.insert(0, f"{epoch} = {number} + {begin}")
         deep = self._base + self.unit * 2
         text.before(_first_line(self._source, epochs), *(deep + line for line in lines))

@@ -75,6 +75,15 @@ class Source:
                 found[alias.asname or first] = whole if alias.asname or before else first
         return found
 
+    def less(self, node: ast.AST, by: str) -> str:
+        """Return the expression for what is less than another one by a number."""
+        adds = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add)
+        if isinstance(node, ast.BinOp) and adds and self.code(node.right) == by:
+            return self.code(node.left)
+        code = self.code(node)
+        plain = isinstance(node, ast.Name | ast.Constant | ast.Attribute | ast.Call)
+        return code if by == "0" else f"{code if plain else f'({code})'} - {by}"
+
     def full_name(self, node: ast.AST) -> str:
         """Return a dotted name with what its first part was imported from."""
         first, dot, rest = dotted(node).partition(".")

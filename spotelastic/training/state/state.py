@@ -166,7 +166,7 @@ class State:
                 if isinstance(leaf, DTensor):
                     sharded.add(fqn)
                 chunks += chunks_of(fqn, path, leaf, most)
-        refuse_unsaved(self.values, (chunk.tensor for chunk in chunks))
+        refuse_unsaved(self.values, [chunk.tensor for chunk in chunks])
         checks = [self._check(), *(check for part in parts for check in part.checks)]
         return StateView(
             tuple(chunks),

@@ -127,11 +127,28 @@ def test_epochs_that_count_from_one_go_on_counting_from_one() -> None:
     assert "checkpoint.steps((epoch_number + 1) * len(loader))" in made
 
 
+@pytest.mark.parametrize(
+    ("last", "count"),
+    [("9", "9 - 1"), ("n if n else 3", "(n if n else 3) - 1"), ("1 + n", "(1 + n) - 1")],
+)
+def test_as_many_epochs_are_made_as_the_script_counts(last: str, count: str) -> None:
+    made = below(epochs().replace("range(3)", f"range(1, {last})"))
+    assert f"checkpoint.epochs({count}, len(loader))" in made
+
+
 def test_names_that_are_taken_are_left() -> None:
     made = below(epochs("print(i)\n", before='checkpoint = state = step = batches = "last.pt"\n'))
     assert 'saved_state = {"model": model' in made and "train_batches = " in made
     assert "with se.Checkpointer(saved_state) as checkpointer:" in made
     assert "i = (this_step.number - 1) % len(loader)" in made
+
+
+def test_a_global_name_begins_with_what_the_module_has() -> None:
+    text = epochs().partition("for epoch")
+    inner = "".join(f"    {line}\n" for line in "".join(text[1:]).splitlines())
+    main = f"best = 9.0\ndef main():\n    global best\n{inner}        best = min(best, epoch)\n"
+    made = adapted(f"{text[0]}{main}    print(best)\nmain()\n", "train.py").after
+    assert '"best": 9.0, "sampler": loader.batch_sampler' in made
 
 
 @pytest.mark.parametrize("taken", ["se = 2.0\n", "import statistics as se\n"])
@@ -159,6 +176,14 @@ def test_what_python_reads_in_the_first_lines_stays_there() -> None:
 def test_a_module_that_the_loop_calls_is_saved_though_no_optimizer_has_it(teacher: str) -> None:
     text = epochs(body=STEP.replace("model(x)", "model(teacher(x))"), before=teacher)
     assert 'state = {"model": model, "teacher": teacher, "optimizer": optimizer' in below(text)
+
+
+def test_a_model_that_follows_another_one_is_saved() -> None:
+    text = epochs(
+        "for p, q in zip(target.parameters(), model.parameters()):\n    p.data.copy_(q.data)\n",
+        before="target = nn.Linear(2, 1)\n",
+    )
+    assert 'state = {"model": model, "target": target, "optimizer": optimizer' in below(text)
 
 
 def test_what_keeps_nothing_is_neither_saved_nor_refused() -> None:

@@ -238,12 +238,9 @@ FORMS: dict[str, tuple[str, str]] = {
         ),
         "may change kept",
     ),
-    "parts of another model": (
-        epochs(
-            "for p in target.parameters():\n    p.data.copy_(p.data * 0.9)\n",
-            before="target = nn.Linear(2, 1)\n",
-        ),
-        "may change target",
+    "modules in a list": (
+        epochs("for each in others:\n    x = each(x)\n", before="others = [nn.BatchNorm1d(2)]\n"),
+        "others has modules: name each by itself",
     ),
     "given to a function": (
         epochs(
@@ -375,6 +372,13 @@ FORMS: dict[str, tuple[str, str]] = {
             "optim.SGD([{'params': model.parameters()}, {'params': [scale]}],",
         ),
         "optimizer has scale, a parameter of no model",
+    ),
+    "argument of the loop's function": (
+        BEGIN
+        + "def train(count=0):\n    for x in loader:\n"
+        + indent(STEP + "count += 1\n", " " * 8)
+        + "    print(count)\ntrain()\n",
+        "carries count from turn to turn",
     ),
     "steps from a checkpoint": (
         BEGIN

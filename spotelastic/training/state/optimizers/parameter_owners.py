@@ -3,7 +3,7 @@
 An optimizer without one is saved by the numbers of its parameters.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -52,7 +52,7 @@ def owner(values: Mapping[str, Any], optimizer: torch.optim.Optimizer) -> torch.
     return together if parameters <= set(map(id, together.parameters())) else None
 
 
-def refuse_unsaved(values: Mapping[str, Any], saved: Iterable[torch.Tensor]) -> None:
+def refuse_unsaved(values: Mapping[str, Any], saved: Sequence[torch.Tensor]) -> None:
     """Raise `UsageError` for an optimizer with a parameter that no entry of the state has.
 
     `saved` are the tensors of the state. An object of the script's own may save in its own way.

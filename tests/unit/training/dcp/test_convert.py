@@ -54,11 +54,12 @@ def test_an_optimizer_and_a_module_load_what_was_exported(catalog: Catalog, tmp_
     optimizer = torch.optim.Adam(other.parameters())
     other(torch.ones(2)).sum().backward()
     optimizer.step()
-    view = State({"model": model, "optimizer": optimizer}).view()
+    lone = [*other.parameters()]
+    view = State({"model": model, "optimizer": optimizer, "lone": lone}).view()
     checkpoint = convert.commit_view(view, tmp_path, catalog.storage, 1, shown)
     convert.to_torch(catalog, checkpoint, tmp_path / "out.pt", ignored)
     loaded = torch.load(tmp_path / "out.pt", weights_only=True)
-    assert loaded.keys() == {"model", "optimizer"}
+    assert loaded.keys() == {"model", "optimizer", "lone"}
 
     again = torch.optim.Adam(other.parameters())
     again.load_state_dict(loaded["optimizer"])

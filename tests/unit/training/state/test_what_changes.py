@@ -79,7 +79,9 @@ def test_a_step_from_before_layers_were_frozen_has_them_trained(tmp_path: Path) 
 def test_a_parameter_that_nothing_saves_is_refused_before_it_trains(tmp_path: Path) -> None:
     state = begun()
     lone = nn.Parameter(torch.zeros(3))
-    state["optimizer"].add_param_group({"params": [lone]})
+    known = [nn.Parameter(torch.zeros(2)) for _ in range(2)]
+    state["known"] = known  # several, in the state: each is looked for
+    state["optimizer"].add_param_group({"params": [*known, lone]})
     with pytest.raises(UsageError, match=r"^optimizer trains a parameter of shape \[3\] that no"):
         OneSlot(tmp_path / "slot", state)
     OneSlot(tmp_path / "with", {**state, "lone": lone}).save(1)
