@@ -240,7 +240,7 @@ class AccountClusters(CloudTarget):
                 if log_group.GroupOutput(self.aws, Names(name).log_group).streams():
                     kept = log_group.KEPT_DAYS
                     say(f"`spotelastic logs {name}` prints its output, kept for {kept} days")
-                self._tell_of_data(stored_data.of(self.aws, its, name), say)
+                self._tell_of_data(name, its, say)
 
     def allow(self, spec: JobSpec, nodes: int, say: Callable[[str], None]) -> None:
         """Let the cluster's groups have so many nodes. Raises `UsageError` if quotas forbid it."""
@@ -267,8 +267,13 @@ class AccountClusters(CloudTarget):
             else f"there is no network {SHARED_NETWORK} in {self.aws.region}"
         )
 
-    def _tell_of_data(self, left: StoredData, say: Callable[[str], None]) -> None:
+    def _tell_of_data(self, name: str, its: str, say: Callable[[str], None]) -> None:
         """Tell what stays stored, and what that costs."""
+        try:
+            left = stored_data.of(self.aws, its, name)
+        except Rejected as error:  # the cluster is gone, whatever its bucket says
+            say(f"what it has stored is not known: {error}")
+            return
         checkpoints, cached = left.size / 1e9, left.cached / 1e9
         kept = []
         if checkpoints:
