@@ -11,7 +11,7 @@ import msgspec
 from spotelastic_checkpoints.commit.latest import LATEST, ForwardPointer, decoded
 
 from spotelastic.aws.base import account
-from spotelastic.aws.base.clients import DENIED, Aws, Rejected
+from spotelastic.aws.base.clients import DENIED, Aws, Rejected, SignedOut
 from spotelastic.aws.base.names import SHARED_NETWORK, Names
 from spotelastic.aws.clusters import control_boot, lifecycle, stored_data, teardown
 from spotelastic.aws.clusters.lifecycle import ClusterRecord
@@ -68,6 +68,10 @@ class AccountClusters(CloudTarget):
             return _listed(name, self.known(name))
         except OtherVersion:
             return ClusterSummary(name, "of another version")
+        except SignedOut:
+            raise
+        except Rejected:  # by its bucket: the others are listed, and it costs what it costs
+            return ClusterSummary(name, "not readable")
 
     def known(self, name: str) -> ClusterRecord | None:
         """Return the cluster of that name, or None."""

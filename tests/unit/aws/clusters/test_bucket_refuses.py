@@ -10,6 +10,7 @@ import pytest
 from support.aws.account import REGION, account
 from support.aws.cluster_remains import remains
 from support.aws.cluster_requests import request
+from support.aws.fake_services import refusal
 from support.aws.refused_calls import refuse
 
 from spotelastic.aws.base.clients import Aws, Rejected, SignedOut
@@ -43,6 +44,19 @@ def test_down_ends_it_and_says_what_it_could_not_do(aws: Aws, code: str) -> None
     assert f"{NAME}/stopping: " in told and "the cluster ends all the same" in told
     assert f"{NAME} is gone" in said and "what it has stored is not known" in told
     assert remains(NAME) == []
+
+
+def test_the_list_shows_it_beside_the_others(aws: Aws) -> None:
+    lifecycle.create(request("numbat", asleep=True), lambda _: None, Aws(REGION))
+
+    def denied(params: dict[str, str], **_: object) -> None:
+        if params["Key"].startswith(f"{NAME}/"):
+            raise refusal("AccessDenied", "GetObject", "a policy denies it")
+
+    aws.s3.meta.events.register("provide-client-params.s3.GetObject", denied)
+    states = {each.name: each.state for each in AwsTarget(aws).listing()}
+    assert states.keys() == {NAME, "numbat"}
+    assert states[NAME] == "not readable" != states["numbat"]
 
 
 def test_an_up_that_fails_for_that_leaves_nothing(tmp_path: Path) -> None:
