@@ -135,8 +135,8 @@ def _protect(aws: Aws, bucket: str, own_tags: Mapping[str, str]) -> None:
         with calling(what):
             aws.s3.put_public_access_block(Bucket=bucket, PublicAccessBlockConfiguration=blocked)
     except Rejected as error:  # S3 blocks it in new buckets, and policies keep it so
-        its = _answers(aws.s3.get_public_access_block, Bucket=bucket)
-        if error.code not in DENIED or its.get("PublicAccessBlockConfiguration") != blocked:
+        now = _answers(aws.s3.get_public_access_block, Bucket=bucket)
+        if error.code not in DENIED or now.get("PublicAccessBlockConfiguration") != blocked:
             raise
     rules = {"Rules": [{"ApplyServerSideEncryptionByDefault": {"SSEAlgorithm": "AES256"}}]}
     try:

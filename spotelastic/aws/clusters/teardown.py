@@ -18,7 +18,7 @@ import msgspec
 from spotelastic_checkpoints.commit.latest import LATEST, ForwardPointer, decoded
 
 from spotelastic.aws.base import account
-from spotelastic.aws.base.clients import Aws, calling, listed, passing
+from spotelastic.aws.base.clients import Aws, Rejected, SignedOut, calling, listed, passing
 from spotelastic.aws.base.identity import CLUSTER
 from spotelastic.aws.base.names import MEMBERS, Names
 from spotelastic.aws.base.waiting import until
@@ -66,7 +66,7 @@ def delete(
     its = Names(name)
     objects = BucketObjects(aws, bucket_of(aws, its, bucket), name)
     say(f"ending the instances of {name}")
-    _note(objects)
+    _note(objects, say)
     worker_groups.delete(aws, its, unseen=True)  # an `up` that fails has just made them
     for each in MEMBERS:
         worker_groups.delete_group(aws, its.control(each), name)
@@ -90,11 +90,16 @@ def delete_from_within(
 
     A job that moves between regions by itself has a cluster in each, and all of them end with it:
     the others first, as nobody is left afterwards who would. One whose region the job has left ends
-    alone. Raises an error, with its own stack still there, if another region does not answer,
-    unless `leave_others`.
+    alone. Raises an error, with its own stack still there and without workers, if another region or
+    the bucket does not answer, unless `leave_others`.
     """
     left: list[SpotelasticError] = []
-    for region in () if leave_others else _others(aws, name, bucket):
+    try:
+        others = () if leave_others else _others(aws, name, bucket)
+    except Rejected:  # by the bucket, which alone knows them
+        _end_work(aws, Names(name), bucket)
+        raise
+    for region in others:
         there = Aws(region, account=aws.account)
         try:
             if not _is_owned(there, Names(name)):
@@ -173,9 +178,18 @@ def bucket_of(aws: Aws, its: Names, otherwise: str = "") -> str:
     return given or otherwise or account.default_bucket(aws)
 
 
-def _note(objects: BucketObjects) -> None:
-    with passing("NoSuchBucket"):  # `up` ended before it created one
-        objects.put(STOPPING, b"")
+def _note(objects: BucketObjects, say: Say = lambda _: None) -> None:
+    """Note that the cluster is stopping, unless its bucket refuses that.
+
+    Its key may be disabled, or a policy deny it. What costs money has to go all the same.
+    """
+    try:
+        with passing("NoSuchBucket"):  # `up` ended before it created one
+            objects.put(STOPPING, b"")
+    except SignedOut:
+        raise
+    except Rejected as error:
+        say(f"{error}: the cluster ends all the same")
 
 
 def _end_instances(

@@ -11,7 +11,7 @@ import msgspec
 from spotelastic_checkpoints.commit.latest import LATEST, ForwardPointer, decoded
 
 from spotelastic.aws.base import account
-from spotelastic.aws.base.clients import DENIED, Aws, Rejected
+from spotelastic.aws.base.clients import DENIED, Aws, Rejected, SignedOut
 from spotelastic.aws.base.names import SHARED_NETWORK, Names
 from spotelastic.aws.clusters import control_boot, lifecycle, stored_data, teardown
 from spotelastic.aws.clusters.lifecycle import ClusterRecord
@@ -68,6 +68,10 @@ class AccountClusters(CloudTarget):
             return _listed(name, self.known(name))
         except OtherVersion:
             return ClusterSummary(name, "of another version")
+        except SignedOut:
+            raise
+        except Rejected:  # by its bucket: the others are listed, and it costs what it costs
+            return ClusterSummary(name, "not readable")
 
     def known(self, name: str) -> ClusterRecord | None:
         """Return the cluster of that name, or None."""
@@ -240,7 +244,7 @@ class AccountClusters(CloudTarget):
                 if log_group.GroupOutput(self.aws, Names(name).log_group).streams():
                     kept = log_group.KEPT_DAYS
                     say(f"`spotelastic logs {name}` prints its output, kept for {kept} days")
-                self._tell_of_data(stored_data.of(self.aws, its, name), say)
+                self._tell_of_data(name, its, say)
 
     def allow(self, spec: JobSpec, nodes: int, say: Callable[[str], None]) -> None:
         """Let the cluster's groups have so many nodes. Raises `UsageError` if quotas forbid it."""
@@ -267,8 +271,13 @@ class AccountClusters(CloudTarget):
             else f"there is no network {SHARED_NETWORK} in {self.aws.region}"
         )
 
-    def _tell_of_data(self, left: StoredData, say: Callable[[str], None]) -> None:
+    def _tell_of_data(self, name: str, its: str, say: Callable[[str], None]) -> None:
         """Tell what stays stored, and what that costs."""
+        try:
+            left = stored_data.of(self.aws, its, name)
+        except Rejected as error:  # the cluster is gone, whatever its bucket says
+            say(f"what it has stored is not known: {error}")
+            return
         checkpoints, cached = left.size / 1e9, left.cached / 1e9
         kept = []
         if checkpoints:

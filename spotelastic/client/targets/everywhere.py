@@ -7,6 +7,7 @@ the job, which names the regions, goes last.
 
 from contextlib import suppress
 
+from spotelastic.aws.base.clients import Rejected, SignedOut
 from spotelastic.aws.base.names import Names
 from spotelastic.aws.clusters import stored_data, teardown
 from spotelastic.aws.messaging import log_group
@@ -25,7 +26,7 @@ def delete(
     Raises `EnvironmentFailure` if something is left in a region.
     """
     name = home.only_one() if name is None else name
-    away = [home.in_region(region) for region in home.other_regions(name)]
+    away = [home.in_region(region) for region in _others(home, name, say)]
     if not away:
         home.delete(name, say, keep_data=keep_data, bucket=bucket)
         return
@@ -44,6 +45,17 @@ def delete(
     for at in () if keep_data else (*away, home):
         log_group.delete(at.aws, Names(name))
         stored_data.delete(stored_data.of(at.aws, at.bucket, name), say)
+
+
+def _others(home: CloudTarget, name: str, say: Say) -> tuple[str, ...]:
+    """Return the job's other regions; none, and tell it, where the bucket refuses to say."""
+    try:
+        return home.other_regions(name)
+    except SignedOut:
+        raise
+    except Rejected as error:
+        say(f"{error}: if the job moves between regions, take it down in the others with --region")
+        return ()
 
 
 def _has_parts(at: CloudTarget, name: str) -> bool:

@@ -4,7 +4,7 @@ import os
 import shlex
 
 from spotelastic import systems
-from spotelastic.aws.base.clients import Aws, has_credentials
+from spotelastic.aws.base.clients import Aws, Rejected, SignedOut, has_credentials
 from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.client.progress import Say
 from spotelastic.client.targets.account import configured, forward_pointer
@@ -107,7 +107,7 @@ def holding(home: ClusterTarget, name: str | None, note: Say) -> ClusterTarget:
         return home  # there are no regions
     at: AwsTarget | LocalTarget = home
     seen = {home.aws.region}
-    while name is not None and at.known(name) is None:
+    while name is not None and not _is_at(at, name):
         left = at.left(name)
         pointer = None if left is None else forward_pointer(left)
         if pointer is None or pointer.region in ("", *seen):
@@ -117,6 +117,16 @@ def holding(home: ClusterTarget, name: str | None, note: Say) -> ClusterTarget:
     if at is not home:
         note(f"note: {name} was moved to {at.aws.region}")
     return at
+
+
+def _is_at(at: AwsTarget | LocalTarget, name: str) -> bool:
+    """Whether the cluster is there, also if its bucket refuses to say what job it has."""
+    try:
+        return at.known(name) is not None
+    except SignedOut:
+        raise
+    except Rejected:
+        return True
 
 
 def following(at: ClusterTarget, cluster: ShownCluster, note: Say) -> ClusterTarget:
