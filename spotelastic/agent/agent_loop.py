@@ -19,6 +19,7 @@ from spotelastic_checkpoints.threads import minded
 
 from spotelastic.agent.config import AgentConfig
 from spotelastic.agent.core import AgentCore
+from spotelastic.agent.ending import AgentEnding
 from spotelastic.agent.executor import AgentExecutor
 from spotelastic.agent.node_processes import NodeProcesses
 from spotelastic.agent.notices import NoticePoller
@@ -134,6 +135,7 @@ class AgentLoop:
         checks = config.health.gpus or config.health.network
         self._executor = executor
         self._core = AgentCore(executor, stays=config.stays, checks=checks)
+        self._ending = AgentEnding(self._core.close)
         self._claim_error = ""
 
     def serve(self) -> AgentResult:
@@ -153,7 +155,7 @@ class AgentLoop:
                     poller.close()
                 if watches is not None:
                     watches.close()
-                self._core.close()
+                self._ending.close()
                 self._session.close()
 
     def samples(self) -> list[tuple[str, list[Sample]]]:
@@ -238,8 +240,8 @@ class AgentLoop:
 
     def _signalled(self, sig: int, _frame: FrameType | None) -> None:
         if self._core.local.departure.leaving:  # asked twice: at once
-            self._core.close()
-            os._exit(128 + sig)
+            self._ending.at_once(128 + sig)
+            return
         self._queue.put(events.Signalled(sig, self._config.killed_after))
 
     def _say_goodbye(self, reason: str, job: Job | None) -> None:
