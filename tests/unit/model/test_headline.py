@@ -28,7 +28,11 @@ from spotelastic.web.view.published import PublishedCluster
 
 NOW = 1_800_000_000.0
 WELL = Status("demo", "running", NOW - 1.0, round=1, step=213, loss=0.5, committed=200)
-ENDED = {"state": "failed", "error": "OutOfMemoryError: CUDA out of memory", "ends_at": NOW + 90}
+ENDED: dict[str, Any] = {
+    "state": "failed",
+    "error": "OutOfMemoryError: CUDA out of memory",
+    "ends_at": NOW + 90,
+}
 FAULTS: dict[str, dict[str, Any]] = {
     "failed": ENDED,
     "timed-out": {"state": "timed out", "reason": "the deadline has come"},
