@@ -258,6 +258,16 @@ def test_only_a_job_at_its_last_step_is_wholly_done() -> None:
         assert f"{shown} done" in page
 
 
+def test_commands_are_code_on_a_page_and_whatever_else_is_escaped() -> None:
+    def page(reason: str, section: str = "head") -> str:
+        told = PublishedCluster(replace(WELL, reason=reason), is_gone=True, goes_on_by="up")
+        return sections(cluster_view(told, NOW))[section]
+
+    assert "the same <code>a &lt;b&gt;</code> goes on" in page("the same `a <b>` goes on")
+    assert "an odd ` &lt;b&gt;" in page("an odd ` <b>")
+    assert "The same <code>spotelastic up</code> as before" in page("", "warnings")
+
+
 def test_no_checkpoint_is_waited_for_once_a_job_has_ended(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
