@@ -49,6 +49,11 @@ def dollars(amount: float) -> str:
     return f"${amount:,.0f}" if amount >= 10_000.0 else f"${amount:,.2f}"
 
 
+def percent(share: float, digits: int = 0) -> str:
+    """Return a share for people. What is not whole is never 100%."""
+    return f"{share if share >= 1 else min(share, 1 - 10.0 ** -(digits + 2)):.{digits}%}"
+
+
 def saved(paid: float, elsewhere: float) -> str:
     """Return what part of the price elsewhere was saved, or was paid on top of it."""
     share = 1 - paid / elsewhere

@@ -5,7 +5,7 @@ What is estimated is told with "about": nobody knows which nodes will be taken.
 
 from dataclasses import dataclass
 
-from spotelastic.model.counting import HOUR, MINUTE, dollars, span
+from spotelastic.model.counting import HOUR, MINUTE, dollars, percent, span
 from spotelastic.model.headline import headline
 from spotelastic.model.job import ENDED
 from spotelastic.model.progress import ClusterSummary, Status
@@ -34,8 +34,7 @@ class ProgressEstimate:
     @property
     def percent(self) -> str:
         """The share for people, which is 100% at the last step only."""
-        share = self.share or 0.0
-        return f"{share if share >= 1.0 else min(share, 0.99):.0%}"
+        return percent(self.share or 0.0)
 
     @property
     def line(self) -> str:

@@ -77,11 +77,11 @@ def headlines(status: Status, now: float) -> tuple[Headline, ...]:
 def _of_the_end(status: Status, now: float) -> Iterator[Headline]:
     why = status.reason.partition("\n")[0]
     why = why if status.error in why else status.error
-    again = f"`spotelastic restart {status.name}` goes on from {_saved(status)}."
+    again = f"`spotelastic restart {status.name}` {_goes_on(status)}."
     if status.ends_at is not None and status.ends_at > now:
         again += f" The cluster ends by itself in {span(int(status.ends_at - now))}."
     elif status.ends_at is not None:
-        again = f"`spotelastic up` with the same name goes on from {_saved(status)}."
+        again = f"`spotelastic up` with the same name {_goes_on(status)}."
     if status.state == "failed":
         todo = f"Fix the error, see `spotelastic logs {status.name}`. Then {again}"
         yield Headline("failed", "red", f"The job has failed: {why}", todo)
@@ -91,9 +91,9 @@ def _of_the_end(status: Status, now: float) -> Iterator[Headline]:
         yield _not_finite(status, "was", "Send the run")
 
 
-def _saved(status: Status) -> str:
+def _goes_on(status: Status) -> str:
     is_bad = 0 < status.not_finite <= status.committed
-    saved = f"step {status.committed}" if status.committed else "the beginning"
+    saved = f"goes on from step {status.committed}" if status.committed else "begins again"
     return f"{saved}, where the loss is not finite" if is_bad else saved
 
 

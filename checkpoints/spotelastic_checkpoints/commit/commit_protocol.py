@@ -197,8 +197,9 @@ class Commits:
             raise StorageMoved(f"{self.storage.url}: {latest.refusal}")
         own = (self.owner,) if self.owner not in UNNAMED else UNNAMED
         if latest is not None and latest.owner not in ("", *own) and not take_over:
+            other = f", not to {self.owner}" if self.owner else ""  # an import has no run
             raise StorageOwned(
-                f"{self.storage.url} belongs to the run {latest.owner}, not to {self.owner}: "
+                f"{self.storage.url} belongs to the run {latest.owner}{other}: "
                 "use another storage, or take it over"
             )
 

@@ -103,10 +103,10 @@ def status(
     told, regions = cluster.status(), cluster.regions()
     if json:
         print(tables.to_json(tables.whole_status(told, regions)))
+        for line in told.warnings:
+            typer.echo(f"warning: {line}", err=True)
     else:
         tables.display(tables.status_table(told, regions))
-    for line in told.warnings:
-        typer.echo(f"warning: {line}", err=True)
     if warning := cluster.record.spec.validity.warning(cluster.name, wall()):
         typer.echo(f"warning: {warning}", err=True)
 

@@ -15,7 +15,7 @@ from rich.text import Text
 from spotelastic.client.published import by_urgency
 from spotelastic.clock import wall
 from spotelastic.controller.model.regions import RegionsRecord
-from spotelastic.model.counting import UNPRICED, counted, dollars, loss, saved
+from spotelastic.model.counting import UNPRICED, counted, dollars, loss, percent, saved
 from spotelastic.model.estimate import progress_of
 from spotelastic.model.headline import headline as worst
 from spotelastic.model.headline import headlines, yet
@@ -393,7 +393,7 @@ def report_table(report: Report) -> RenderableType:
         steps += f" ({job.steps_run} run{again})"
     lines = Text.assemble((job.state, "bold"), f"  {steps}")
     if job.steps_run:  # else nothing is known of its time
-        lines.append(f"  goodput {report.goodput:.1%}")
+        lines.append(f"  goodput {percent(report.goodput, 1)}")
     bill = Text(f"workers  {report.node_hours:.3f} node-hours  {_cost(report)}")
     if report.control_usd:
         bill.append(f"\n{_with_control(report)}")

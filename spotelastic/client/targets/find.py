@@ -19,6 +19,7 @@ from spotelastic.errors import UsageError
 from spotelastic.local import cloud
 
 LAST_REPORT = "this is its last report"
+WHAT_HAS_ENDED = "`spotelastic ls --all` lists what has ended here"
 Place = bool | KubePlace | None
 """Where a command looks: True in the local cloud, False on AWS, None in the local cloud if one
 runs."""
@@ -83,7 +84,8 @@ def account(where: bool | None, region: str | None, note: Say) -> CloudTarget:
     if where:
         systems.require_linux("--local")
         raise UsageError(
-            "no local cloud is running: start one with `spotelastic up --local --detach SCRIPT`"
+            "no local cloud is running: start one with `spotelastic up --local --detach SCRIPT`; "
+            f"{WHAT_HAS_ENDED}"
         )
     if where is None and not aws_is_configured():
         if not systems.has_linux():
@@ -93,7 +95,8 @@ def account(where: bool | None, region: str | None, note: Say) -> CloudTarget:
             )
         raise UsageError(
             "no local cloud is running and no AWS account is configured: start a local one "
-            "with `spotelastic up --local --detach SCRIPT`, or set AWS_PROFILE"
+            "with `spotelastic up --local --detach SCRIPT`, or set AWS_PROFILE; "
+            f"{WHAT_HAS_ENDED}"
         )
     return in_region(region)
 

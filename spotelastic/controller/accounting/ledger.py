@@ -91,8 +91,10 @@ def report(
     idle = _idle(events, known, job.at if job.state in ENDED else float("inf"))
     if current is not None and current.plain:  # what its nodes did is not known
         own = {member.node for each in rounds for member in each.members}
-        unknown = {"pause_s": None, "steps_lost": None, "usd": None}
-        idle = [replace(row, **unknown) if row.node in own else row for row in idle]
+        idle = [
+            replace(row, pause_s=None, steps_lost=None, usd=None) if row.node in own else row
+            for row in idle
+        ]
     rows = with_recorded([*rows, *idle, *outages], events)
     final_step = job.final_step or _reached(runs)
     return Report(

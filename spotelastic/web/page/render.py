@@ -15,7 +15,7 @@ from importlib.resources import files
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from spotelastic.model.progress import ClusterSummary, Event, Interruption, Point
 from spotelastic.version import __version__
@@ -140,12 +140,22 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    made.filters["code"] = _code
     made.globals |= {
         "places": places,
         "columns": columns,
         "quoted": shlex.quote,
     }
     return made
+
+
+def _code(text: str) -> Markup:
+    """Return a text for a page, in which what is between two backticks is code."""
+    parts = text.split("`")
+    if len(parts) % 2 == 0:  # one has no other
+        return escape(text)
+    code = Markup("<code>{}</code>").format
+    return Markup("").join(code(part) if i % 2 else part for i, part in enumerate(parts))
 
 
 def _hash(text: str) -> str:

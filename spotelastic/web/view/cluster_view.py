@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Literal
 
-from spotelastic.model.counting import UNPRICED, counted, dollars, loss
+from spotelastic.model.counting import UNPRICED, counted, dollars, loss, percent
 from spotelastic.model.estimate import ProgressEstimate, progress_of, roughly
 from spotelastic.model.headline import Headline, headlines, yet
 from spotelastic.model.in_place import Rehearsal
@@ -189,7 +189,7 @@ def _figures(it: PublishedCluster, now: float) -> Iterator[KeyFigure]:
         yield KeyFigure("Loss", loss(status.loss), f"was about {loss(usual)}" if usual else "")
     yield _nodes(it)
     if report is not None and report.job.steps_run:
-        yield KeyFigure("Goodput", f"{report.goodput:.1%}", _repeated(report), GOODPUT)
+        yield KeyFigure("Goodput", percent(report.goodput, 1), _repeated(report), GOODPUT)
     yield _checkpoint(it, now)
     if status.rehearsal is not None:
         yield _rehearsed(status.rehearsal)

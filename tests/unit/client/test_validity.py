@@ -71,3 +71,21 @@ def test_status_warns_beside_what_programs_read(
     assert err == ""
     assert look(ending)[0] == out
     assert "warning: a certificate of demo's nodes expires on" in look(ending)[1]
+
+
+def test_status_tells_a_warning_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """For people in the table; for programs on stderr, too, beside the JSON."""
+    monkeypatch.setenv("SPOTELASTIC_HOME", str(tmp_path))
+    spec = JobSpec("demo", "demo", "train.py", (), "c0de", Settings(1, 2), "s3://bucket/demo", ())
+    found = SimpleNamespace(cluster_or_gone=lambda *_: SimpleNamespace(name="demo", spec=spec))
+    monkeypatch.setattr(find, "find", lambda *_: found)
+    told = Status("demo", "running", NOW, warnings=("a node is odd",))
+    monkeypatch.setattr(Cluster, "status", lambda _: told)
+    for as_json in (False, True):
+        status.status("demo", json=as_json)
+        captured = capsys.readouterr()
+        assert (captured.out.count("a node is odd"), captured.err.count("odd")) == (
+            (2, 1) if as_json else (1, 0)
+        )

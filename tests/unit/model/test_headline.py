@@ -28,7 +28,11 @@ from spotelastic.web.view.published import PublishedCluster
 
 NOW = 1_800_000_000.0
 WELL = Status("demo", "running", NOW - 1.0, round=1, step=213, loss=0.5, committed=200)
-ENDED = {"state": "failed", "error": "OutOfMemoryError: CUDA out of memory", "ends_at": NOW + 90}
+ENDED: dict[str, Any] = {
+    "state": "failed",
+    "error": "OutOfMemoryError: CUDA out of memory",
+    "ends_at": NOW + 90,
+}
 FAULTS: dict[str, dict[str, Any]] = {
     "failed": ENDED,
     "timed-out": {"state": "timed out", "reason": "the deadline has come"},
@@ -252,6 +256,16 @@ def test_only_a_job_at_its_last_step_is_wholly_done() -> None:
         assert progress_of(told, NOW).line.startswith(f"{shown} done")
         page = sections(cluster_view(PublishedCluster(told), NOW))["figures"]
         assert f"{shown} done" in page
+
+
+def test_commands_are_code_on_a_page_and_whatever_else_is_escaped() -> None:
+    def page(reason: str, section: str = "head") -> str:
+        told = PublishedCluster(replace(WELL, reason=reason), is_gone=True, goes_on_by="up")
+        return sections(cluster_view(told, NOW))[section]
+
+    assert "the same <code>a &lt;b&gt;</code> goes on" in page("the same `a <b>` goes on")
+    assert "an odd ` &lt;b&gt;" in page("an odd ` <b>")
+    assert "The same <code>spotelastic up</code> as before" in page("", "warnings")
 
 
 def test_no_checkpoint_is_waited_for_once_a_job_has_ended(

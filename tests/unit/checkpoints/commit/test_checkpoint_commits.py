@@ -336,6 +336,8 @@ def test_an_owner_begins_afresh_only_what_is_its_own(tmp_path: Path) -> None:
     committed(commits, commits.claim().epoch, 10)
     with pytest.raises(StorageRefused, match="belongs to the run me"):
         Commits(FolderStorage(tmp_path), "you").begin_afresh()
+    with pytest.raises(StorageRefused, match="belongs to the run me: use another"):
+        Commits(FolderStorage(tmp_path), "").claim()  # an import, which is no run
     assert commits.latest() is not None
     Commits(FolderStorage(tmp_path), "you").begin_afresh(take_over=True)
     assert commits.latest() is None

@@ -265,6 +265,16 @@ def test_what_an_interruption_costs_a_script_without_a_checkpointer_is_not_known
     assert "goodput" not in text.getvalue()
 
 
+@pytest.mark.parametrize(
+    ("goodput", "shown"), [(1.0, "100.0%"), (0.99999, "99.9%"), (0.72, "72.0%")]
+)
+def test_only_a_job_that_lost_nothing_had_a_goodput_of_all(goodput: float, shown: str) -> None:
+    found = replace(Story().propose("start", "ab").train(9, after=1.0).report(), goodput=goodput)
+    text = StringIO()
+    Console(file=text, width=200).print(report_table(found))
+    assert f"goodput {shown}" in text.getvalue()
+
+
 def test_a_node_that_trained_later_or_was_told_of_after_the_end_is_no_row_of_its_own() -> None:
     story = Story().propose("start", "ab").train(30, after=1.0)
     story.tell(
