@@ -1,7 +1,7 @@
 """Counts the product's lines of code by folder: no docstrings, no comments, no blank lines.
 
-python tools/weight.py           # a table, the heaviest folder first
-python tools/weight.py --json    # {"total": …, "folders": {…}}
+    python tools/weight.py           # a table, the heaviest folder first
+    python tools/weight.py --json    # {"total": …, "folders": {…}}
 """
 
 import argparse
@@ -12,18 +12,15 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PRODUCT = ("spotelastic", "checkpoints/spotelastic_checkpoints")
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def code_lines(text: str) -> int:
-    """Return how many lines of a Python file are code. Docstrings of fields are none, either."""
+    """Return how many lines of a Python file are code."""
     told: set[int] = set()
     for node in ast.walk(ast.parse(text)):
-        if (
-            isinstance(node, ast.Expr)
-            and isinstance(node.value, ast.Constant)
-            and isinstance(node.value.value, str)
-        ):
-            told.update(range(node.lineno, (node.end_lineno or 0) + 1))
+        if isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
+            told.update(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
     return sum(
         1
         for number, line in enumerate(text.splitlines(), 1)

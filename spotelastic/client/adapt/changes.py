@@ -28,7 +28,7 @@ PARTS = re.compile(
     r"|buffers|named_buffers|modules|named_modules|children|named_children|state_dict|detach|view"
 )
 """What returns an object's parts, or the object itself in another form."""
-NEW = ("open", "str", "dict", "set", "range")
+NEW = ("open", "str", "dict", "set", "range", "sorted")
 """Functions of Python that make an object."""
 GROWS = ("append", "extend", "add", "update", "insert", "pop", "popleft", "clear", "setdefault")
 """Methods by which a container changes."""

@@ -263,6 +263,9 @@ def _check_changes(source: Source, loop: TrainingLoop, known: set[str], own: set
                 continue
         made = source.made(name, loop.scope)
         is_list = isinstance((source.values(name, loop.scope) or [None])[-1], ast.List)
+        loads = made is not None and last_name(made.func) == "DataLoader"
+        if (loads or is_list) and is_first_of(node, name):
+            continue
         is_filled = isinstance(node, ast.Call) and dotted(node.func) in [
             f"{name}.{each}" for each in FILLED
         ]
@@ -274,6 +277,11 @@ def _check_changes(source: Source, loop: TrainingLoop, known: set[str], own: set
                 f"{source.code(node)[:60]} may change {name}, which is not saved: keep it in "
                 "the state, as a plain value or an object with state_dict()",
             )
+
+
+def is_first_of(node: ast.AST, name: str) -> bool:
+    """Whether a place takes the first item of what a name stands for, by an iterator of its own."""
+    return ast.unparse(node) == f"next(iter({name}))"
 
 
 def _check_before(
