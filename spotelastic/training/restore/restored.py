@@ -213,6 +213,9 @@ class RestoreSource:
                 self._load_other(state, name, value)
             elif isinstance(told := self._saved.own_value(f"structure.{name}"), tuple):
                 state.values[name] = dressed(value, *told[2:])
+            if isinstance(value, torch.nn.Module):
+                told = self._saved.own_value(f"{growth.TRAINED}.{name}")
+                growth.set_trained(state, name, told or ())
         for name, optimizer in state.optimizers():
             order = self._numbers.get(name, range(len(optimizer.param_groups)))
             OptimizerOptions(self._saved, name, optimizer, order).load(state)

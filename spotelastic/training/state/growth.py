@@ -28,6 +28,8 @@ from spotelastic.training.state.state import State
 from spotelastic.training.state.tensors import is_value
 from spotelastic.training.state.value_entries import ValueEntry, own_entry
 
+TRAINED = "trained"
+"""Second part of names of values that tell which parameters of a module are trained since then."""
 CHANGED, GROUPS = "changed", "groups"
 """Second parts of names: of entries and tensors that are not as at first, and of such groups."""
 _BUFFER, _TRAINED, _FROZEN, _ENTRY = "buffer", "trained", "frozen", "entry"
@@ -106,6 +108,12 @@ def changes(state: State, begun: Measured) -> list[ValueEntry]:
             trained = _TRAINED if tensor.requires_grad else _FROZEN
             kind = trained if isinstance(tensor, torch.nn.Parameter) else _BUFFER
         entries.append(own_entry(lambda: True, CHANGED, name, fqn, kind))
+    # Some scripts freeze a model in each step for a while: the value's name stays, then.
+    state.retrained |= {name for name in now.entries if _trained(state, begun, name)}
+    entries += [
+        own_entry(functools.partial(_trained, state, begun, name), TRAINED, name)
+        for name in sorted(state.retrained & {*now.entries})
+    ]
     for name, groups in now.groups.items():
         if _sorted(groups) != _sorted(begun.groups.get(name, groups)):
             entries += [
@@ -113,6 +121,26 @@ def changes(state: State, begun: Measured) -> list[ValueEntry]:
                 for number, group in enumerate(groups)
             ]
     return entries
+
+
+def _trained(state: State, begun: Measured, name: str) -> list[str]:
+    """Return the parameters of a module that are frozen or trained, and were not at first."""
+    module = state.values[name]
+    held = _held(name, module) if isinstance(module, torch.nn.Module) else {}
+    return sorted(
+        fqn
+        for fqn, (_, _, tensor) in held.items()
+        if isinstance(tensor, torch.nn.Parameter) and (name, fqn) in begun.tensors
+        if tensor.requires_grad != ((name, fqn) in begun.trained)
+    )
+
+
+def set_trained(state: State, name: str, changed: Collection[str]) -> None:
+    """Freeze and train the parameters of a module as they were when it was saved."""
+    module, begun = state.values[name], begin(state)
+    for fqn, (_, _, tensor) in _held(name, module).items():
+        if isinstance(tensor, torch.nn.Parameter) and (name, fqn) in begun.tensors:
+            tensor.requires_grad_(((name, fqn) in begun.trained) != (fqn in changed))
 
 
 def _sorted(groups: Collection[Collection[str]]) -> list[list[str]]:
@@ -123,8 +151,6 @@ def _changed(begun: Measured, now: Measured) -> set[Name]:
     names = begun.tensors.keys() | now.tensors.keys()
     found = {name for name in names if begun.tensors.get(name) != now.tensors.get(name)}
     found -= {name for name in found if begun.tensors.get(name) == _LAZY}
-    both = begun.tensors.keys() & now.tensors.keys()
-    found |= both & ({*begun.trained} ^ {*now.trained})  # frozen since, or trained since
     return found | {(name, name) for name in {*begun.entries} ^ {*now.entries}}
 
 
@@ -191,7 +217,6 @@ def prepared(
             changed = {fqn: kind for (each, fqn), kind in names.items() if each == name}
             there = (name in begun.entries) != (changed.get(name) == _ENTRY)
             _prepare(state, name, changed, saved, undo, there=there)
-            _prepare_training(state, name, changed, begun, undo)
         for name, optimizer in state.optimizers():
             if name in groups:
                 wanted = [groups[name][number] for number in sorted(groups[name])]
@@ -258,21 +283,6 @@ def _prepare_module(
                 else:
                     made = torch.nn.Parameter(made, what == _TRAINED)
                     _put(part._parameters, key, made, undo)
-
-
-def _prepare_training(
-    state: State, name: str, changed: Mapping[str, str], begun: Measured, undo: Undo
-) -> None:
-    """Freeze the parameters of a module that were frozen when it was saved; train the others."""
-    module = state.values.get(name)
-    held = _held(name, module) if isinstance(module, torch.nn.Module) else {}
-    for fqn in changed.keys() & held.keys():
-        tensor = held[fqn][2]
-        known = {_TRAINED: True, _FROZEN: False}
-        wanted = known.get(changed[fqn], (name, fqn) in begun.trained)
-        if isinstance(tensor, torch.nn.Parameter) and tensor.requires_grad != wanted:
-            undo.append(functools.partial(setattr, tensor, "requires_grad", not wanted))
-            tensor.requires_grad_(wanted)
 
 
 def _made(kind: Kind, like: torch.Tensor) -> torch.Tensor:

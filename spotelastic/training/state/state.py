@@ -129,6 +129,8 @@ class State:
         """Rank and world size, for what is per rank."""
         self.begun: Any = None
         """What the state consisted of when the script began: see `growth.begin`."""
+        self.retrained: set[str] = set()
+        """Modules with parameters that have been frozen or unfrozen since."""
         self.by_themselves: Collection[str] = ()
         """Optimizers whose state in the checkpoint is what their own state_dict() returned."""
 

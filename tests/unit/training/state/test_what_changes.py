@@ -61,6 +61,24 @@ def test_layers_that_a_run_has_frozen_stay_frozen(
     assert trained(again) == trained(state) == [False, False, True, True]
 
 
+def test_layers_that_are_frozen_for_a_while_in_each_step_are_planned_for_once(
+    tmp_path: Path,
+) -> None:
+    """As a discriminator is while its generator is trained."""
+    state = begun()
+    slot = OneSlot(tmp_path / "slot", state)
+    slot.save(1)
+    for step in range(2, 7):
+        state["model"].requires_grad_(step % 2 == 0)
+        if step == 2:
+            resaved(slot, step)
+        else:
+            slot.save(step)
+        again = begun()
+        load(tmp_path / "slot", step, again)
+        assert trained(again) == trained(state) == [step % 2 == 0] * 4
+
+
 def test_a_step_from_before_layers_were_frozen_has_them_trained(tmp_path: Path) -> None:
     """In the process that has frozen them, as after a loss."""
     state = begun()
