@@ -6,12 +6,21 @@ lets CloudFormation delete a cluster when no laptop is there to do so.
 
 import json
 import re
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from spotelastic.aws.base import names
-from spotelastic.aws.base.clients import DENIED, Aws, Rejected, calling, explained, passing, patient
+from spotelastic.aws.base.clients import (
+    DENIED,
+    Aws,
+    Rejected,
+    calling,
+    explained,
+    passing,
+    patient,
+    refusable,
+)
 from spotelastic.aws.base.demands import NO_TAGS, pairs_of
 from spotelastic.aws.base.infra_files import infra
 from spotelastic.errors import UsageError
@@ -53,18 +62,15 @@ def ensure_bucket(aws: Aws, bucket: str, own_tags: Mapping[str, str] = NO_TAGS) 
 
 def _make(aws: Aws, bucket: str) -> None:
     where = {} if aws.region == "us-east-1" else {"LocationConstraint": aws.region}
-    try:
-        with calling(f"create the bucket {bucket}"):
-            aws.s3.create_bucket(
-                Bucket=bucket, **({"CreateBucketConfiguration": where} if where else {})
-            )
-    except Rejected as error:
-        if error.code == "BucketAlreadyExists":
-            raise UsageError(_taken(bucket)) from error
-        if error.code not in {*DENIED, "BucketAlreadyOwnedByYou"}:
-            raise
-        if error.code in DENIED and not _answers(aws.s3.head_bucket, Bucket=bucket):
-            raise
+    with (
+        explained(UsageError(_taken(bucket)), "BucketAlreadyExists"),
+        passing("BucketAlreadyOwnedByYou"),
+        _unless(lambda: bool(_answer(aws.s3.head_bucket, bucket))),
+        calling(f"create the bucket {bucket}"),
+    ):
+        aws.s3.create_bucket(
+            Bucket=bucket, **({"CreateBucketConfiguration": where} if where else {})
+        )
 
 
 def check_bucket(aws: Aws, bucket: str) -> None:
@@ -112,11 +118,21 @@ def _taken(bucket: str) -> str:
     )
 
 
-def _answers(look: Callable[..., Mapping[str, Any]], **asked: str) -> Mapping[str, Any]:
-    """Return what a look at a bucket answers; nothing where it is refused."""
-    with suppress(Rejected), calling("look at a bucket"):
-        return look(**asked)
-    return {}
+def _answer(look: Callable[..., Any], bucket: str) -> Any:
+    """Return what a look at a bucket answers; None where it is refused."""
+    with refusable(), calling("look at the bucket"):
+        return look(Bucket=bucket)
+    return None
+
+
+@contextmanager
+def _unless(is_so: Callable[[], bool]) -> Iterator[None]:
+    """Pass over a denial to do what is done already, by S3 itself or by an administrator."""
+    try:
+        yield
+    except Rejected as error:
+        if error.code not in DENIED or not is_so():
+            raise
 
 
 def _tags(aws: Aws, bucket: str) -> list[dict[str, str]]:
@@ -129,22 +145,16 @@ def _tags(aws: Aws, bucket: str) -> list[dict[str, str]]:
 # S3 applies changes to a bucket one by one, and refuses another one in the meantime.
 @patient(lambda error: error.code == "OperationAborted")
 def _protect(aws: Aws, bucket: str, own_tags: Mapping[str, str]) -> None:
-    what = f"protect the bucket {bucket}"
-    blocked = dict.fromkeys(BLOCKS, True)
-    try:
-        with calling(what):
-            aws.s3.put_public_access_block(Bucket=bucket, PublicAccessBlockConfiguration=blocked)
-    except Rejected as error:  # S3 blocks it in new buckets, and policies keep it so
-        now = _answers(aws.s3.get_public_access_block, Bucket=bucket)
-        if error.code not in DENIED or now.get("PublicAccessBlockConfiguration") != blocked:
-            raise
+    what, s3 = f"protect the bucket {bucket}", aws.s3
+    key, blocked = "PublicAccessBlockConfiguration", dict.fromkeys(BLOCKS, True)
+    with (
+        _unless(lambda: (_answer(s3.get_public_access_block, bucket) or {}).get(key) == blocked),
+        calling(what),
+    ):
+        s3.put_public_access_block(Bucket=bucket, **{key: blocked})
     rules = {"Rules": [{"ApplyServerSideEncryptionByDefault": {"SSEAlgorithm": "AES256"}}]}
-    try:
-        with calling(what):
-            aws.s3.put_bucket_encryption(Bucket=bucket, ServerSideEncryptionConfiguration=rules)
-    except Rejected as error:  # it also encrypts all
-        if error.code not in DENIED or not _answers(aws.s3.get_bucket_encryption, Bucket=bucket):
-            raise
+    with _unless(lambda: bool(_answer(s3.get_bucket_encryption, bucket))), calling(what):
+        s3.put_bucket_encryption(Bucket=bucket, ServerSideEncryptionConfiguration=rules)
     with calling(what):
         aws.s3.put_bucket_policy(Bucket=bucket, Policy=json.dumps(_tls_only(aws.partition, bucket)))
         aws.s3.put_bucket_lifecycle_configuration(

@@ -8,7 +8,7 @@ import re
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property, wraps
 from typing import Any, ParamSpec, Protocol, TypeVar
 
@@ -317,18 +317,28 @@ def passing(*codes: str) -> Iterator[None]:
 
 
 @contextmanager
-def optional() -> Iterator[None]:
-    """End the block where AWS gives no answer: what is not known forbids nothing.
+def refusable(
+    tell: Callable[[str], object] = str, *others: type[SpotelasticError]
+) -> Iterator[None]:
+    """End the block where AWS refuses a call, or it fails as one of `others`; `tell` hears why.
 
-    These credentials may not ask, the region lacks the call, or its service cannot be reached.
     Credentials that have ended are raised.
     """
+    kinds: tuple[type[SpotelasticError], ...] = (Rejected, *others)
     try:
         yield
     except SignedOut:
         raise
-    except (Rejected, Unavailable):
-        return
+    except kinds as error:
+        tell(str(error))
+
+
+def optional(tell: Callable[[str], object] = str) -> AbstractContextManager[None]:
+    """End the block where AWS gives no answer: what is not known forbids nothing.
+
+    These credentials may not ask, the region lacks the call, or its service cannot be reached.
+    """
+    return refusable(tell, Unavailable)
 
 
 @contextmanager

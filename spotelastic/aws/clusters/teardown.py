@@ -18,7 +18,7 @@ import msgspec
 from spotelastic_checkpoints.commit.latest import LATEST, ForwardPointer, decoded
 
 from spotelastic.aws.base import account
-from spotelastic.aws.base.clients import Aws, Rejected, SignedOut, calling, listed, passing
+from spotelastic.aws.base.clients import Aws, Rejected, calling, listed, passing, refusable
 from spotelastic.aws.base.identity import CLUSTER
 from spotelastic.aws.base.names import MEMBERS, Names
 from spotelastic.aws.base.waiting import until
@@ -183,13 +183,11 @@ def _note(objects: BucketObjects, say: Say = lambda _: None) -> None:
 
     Its key may be disabled, or a policy deny it. What costs money has to go all the same.
     """
-    try:
-        with passing("NoSuchBucket"):  # `up` ended before it created one
-            objects.put(STOPPING, b"")
-    except SignedOut:
-        raise
-    except Rejected as error:
-        say(f"{error}: the cluster ends all the same")
+    with (
+        refusable(lambda why: say(f"{why}: the cluster ends all the same")),
+        passing("NoSuchBucket"),  # `up` ended before it created one
+    ):
+        objects.put(STOPPING, b"")
 
 
 def _end_instances(

@@ -9,21 +9,14 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
-from spotelastic.aws.base.clients import (
-    Aws,
-    Rejected,
-    SignedOut,
-    calling,
-    listed_instances,
-    passing,
-)
+from spotelastic.aws.base.clients import Aws, calling, listed_instances, optional, passing
 from spotelastic.aws.base.identity import CLUSTER
 from spotelastic.aws.base.partitions import partition_of
 from spotelastic.aws.compute import instance_types
 from spotelastic.aws.compute.instance_types import InstanceType
-from spotelastic.errors import Unavailable
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,13 +207,9 @@ class Quotas:
 
     def told(self, type: str, *, spot: bool) -> Allowance | None:
         """As `allowance`; None also where AWS does not answer. `unknown` then says why."""
-        try:
+        with optional(partial(setattr, self, "unknown")):
             return None if self.unknown else self.allowance(type, spot=spot)
-        except SignedOut:
-            raise
-        except (Rejected, Unavailable) as error:
-            self.unknown = str(error)
-            return None
+        return None
 
     def _value(self, code: str) -> int | None:
         if code not in self._values:

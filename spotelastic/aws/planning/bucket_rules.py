@@ -1,10 +1,9 @@
 """Looks whether a bucket of the user's own (`--bucket`) keeps objects as a cluster needs them.
 
-Nodes read until the job's end what was stored at its beginning: code, software, certificates. And
-checkpoints that are retired should cost nothing.
+Nodes read until the job's end what was stored at its beginning: code, software, certificates.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from spotelastic.aws.base.clients import Aws, calling, optional
@@ -18,21 +17,12 @@ def warnings(aws: Aws, bucket: str, folder: str) -> Iterator[str]:
     rules: list[dict[str, Any]] = []
     with optional(), calling(f"look at the lifecycle of {bucket}"):
         rules = aws.s3.get_bucket_lifecycle_configuration(Bucket=bucket)["Rules"]
-    its = [rule for rule in rules if _is_about(rule, f"{folder}/")]
-    for rule in its:
-        if does := _does(rule):
+    for rule in rules:
+        if _is_about(rule, f"{folder}/") and (does := _does(rule)):
             yield (
                 f"--bucket {bucket}: its lifecycle rule {rule.get('ID', '')} {does}: nodes that "
                 f"start later could not, and the job would lose its checkpoints: exclude {folder}/"
             )
-    versioned = False
-    with optional(), calling(f"look at the versions of {bucket}"):
-        versioned = aws.s3.get_bucket_versioning(Bucket=bucket).get("Status") == "Enabled"
-    if versioned and not any("NoncurrentVersionExpiration" in rule for rule in its):
-        yield (
-            f"--bucket {bucket} keeps old versions: retired checkpoints stay and are paid for, "
-            "until a lifecycle rule (NoncurrentVersionExpiration) deletes them"
-        )
 
 
 def _is_about(rule: Mapping[str, Any], folder: str) -> bool:
@@ -48,12 +38,7 @@ def _is_about(rule: Mapping[str, Any], folder: str) -> bool:
 def _does(rule: Mapping[str, Any]) -> str:
     """Return what a rule does to objects that are still used; "" for nothing (pure)."""
     gone: Mapping[str, Any] = rule.get("Expiration", {})
-    moves: Sequence[Mapping[str, Any]] = rule.get("Transitions", ())
-    cold = next((each for each in moves if each["StorageClass"] in ARCHIVES), None)
     if "Days" in gone or "Date" in gone:
-        return f"deletes objects {_when(gone)}"
-    return f"moves objects to {cold['StorageClass']} {_when(cold)}" if cold else ""
-
-
-def _when(its: Mapping[str, Any]) -> str:
-    return f"after {its['Days']} days" if "Days" in its else f"on {its['Date']:%Y-%m-%d}"
+        return f"deletes objects after {gone['Days']} days" if "Days" in gone else "deletes objects"
+    cold = {each["StorageClass"] for each in rule.get("Transitions", ())} & ARCHIVES
+    return f"moves objects to {', '.join(cold)}" if cold else ""

@@ -128,8 +128,9 @@ def survey(
     told, unfit = given_parts.look(aws, job, network, bucket, key) if known is None else ((), ())
     keyed, locked = _of_keys(aws, job, known, key, bucket)
     size = _disk_size(aws, job, kinds[0].gpus, disk) if known is None else known.disk_gib
-    its, chosen = network or shared, (its_zones, for_workers)
-    unfit += tuple(_unplaced(job, its, *chosen, interfaces, new=known is None))
+    if network is not None:
+        unfit = (*unfit, *existing_vpc.obstacles(network, its_zones, interfaces, job.demands))
+    place = (network or shared) if known is None else None
     return Survey(
         types=kinds,
         zones=for_workers,
@@ -151,7 +152,7 @@ def survey(
             *_of_spreading(job, kinds, len(for_workers)),
             *partitions.about_prices(aws.region),
         ),
-        obstacles=(*locked, *unfit),
+        obstacles=(*locked, *unfit, *_crowded(job, place, its_zones, for_workers)),
         options=options,
         ranking=ranking,
         prices_of=listed.date,
@@ -356,21 +357,16 @@ def _of_network(
             )
 
 
-def _unplaced(
+def _crowded(
     job: JobSpec,
-    network: Network | SharedNetwork | None,
-    its_zones: tuple[str, ...],
+    its: Network | SharedNetwork | None,
+    chosen: tuple[str, ...],
     for_workers: tuple[str, ...],
-    interfaces: int,
-    *,
-    new: bool,
 ) -> Iterator[str]:
-    """Yield why nodes could not work in a network that is there."""
-    if isinstance(network, Network):
-        yield from existing_vpc.obstacles(network, its_zones, interfaces, job.demands)
-    if new and network is not None and {*its_zones} <= {each.zone for each in network.subnets}:
-        subnets, controls = network.of(its_zones), len(members_of(job))
-        yield from existing_vpc.crowded(subnets, job.settings.min_nodes, for_workers, controls)
+    """Yield why a new cluster finds too few addresses in a network that is there."""
+    if its is not None and {*chosen} <= {each.zone for each in its.subnets}:
+        fewest, controls = job.settings.min_nodes, len(members_of(job))
+        yield from existing_vpc.crowded(its.of(chosen), fewest, for_workers, controls)
 
 
 def _of_shared_network(

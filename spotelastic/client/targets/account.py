@@ -11,7 +11,7 @@ import msgspec
 from spotelastic_checkpoints.commit.latest import LATEST, ForwardPointer, decoded
 
 from spotelastic.aws.base import account
-from spotelastic.aws.base.clients import DENIED, Aws, Rejected, SignedOut
+from spotelastic.aws.base.clients import Aws, Rejected, refusable
 from spotelastic.aws.base.names import SHARED_NETWORK, Names
 from spotelastic.aws.clusters import control_boot, lifecycle, stored_data, teardown
 from spotelastic.aws.clusters.lifecycle import ClusterRecord
@@ -65,13 +65,11 @@ class AccountClusters(CloudTarget):
 
     def _summary(self, name: str) -> ClusterSummary:
         try:
-            return _listed(name, self.known(name))
+            with refusable():  # by its bucket: the others are listed, and it costs what it costs
+                return _listed(name, self.known(name))
         except OtherVersion:
             return ClusterSummary(name, "of another version")
-        except SignedOut:
-            raise
-        except Rejected:  # by its bucket: the others are listed, and it costs what it costs
-            return ClusterSummary(name, "not readable")
+        return ClusterSummary(name, "not readable")
 
     def known(self, name: str) -> ClusterRecord | None:
         """Return the cluster of that name, or None."""
@@ -244,7 +242,8 @@ class AccountClusters(CloudTarget):
                 if log_group.GroupOutput(self.aws, Names(name).log_group).streams():
                     kept = log_group.KEPT_DAYS
                     say(f"`spotelastic logs {name}` prints its output, kept for {kept} days")
-                self._tell_of_data(name, its, say)
+                with refusable(lambda why: say(f"what it has stored is not known: {why}")):
+                    self._tell_of_data(stored_data.of(self.aws, its, name), say)
 
     def allow(self, spec: JobSpec, nodes: int, say: Callable[[str], None]) -> None:
         """Let the cluster's groups have so many nodes. Raises `UsageError` if quotas forbid it."""
@@ -271,13 +270,8 @@ class AccountClusters(CloudTarget):
             else f"there is no network {SHARED_NETWORK} in {self.aws.region}"
         )
 
-    def _tell_of_data(self, name: str, its: str, say: Callable[[str], None]) -> None:
+    def _tell_of_data(self, left: StoredData, say: Callable[[str], None]) -> None:
         """Tell what stays stored, and what that costs."""
-        try:
-            left = stored_data.of(self.aws, its, name)
-        except Rejected as error:  # the cluster is gone, whatever its bucket says
-            say(f"what it has stored is not known: {error}")
-            return
         checkpoints, cached = left.size / 1e9, left.cached / 1e9
         kept = []
         if checkpoints:
@@ -336,13 +330,9 @@ def _check_quota(aws: Aws, spec: JobSpec, high: int, say: Callable[[str], None])
     wanted = high - spec.capacity.base if spot else high
     quotas = Quotas(aws, spec.cluster)
     kinds = instance_types.describe(aws, spec.instance_types)
-    try:
-        found = [(kind, quotas.allowance(kind.name, spot=spot)) for kind in kinds]
-    except Rejected as error:
-        if error.code not in DENIED:
-            raise
-        say(f"the quotas are not known: {error}")
-        return
+    found = [(kind, quotas.told(kind.name, spot=spot)) for kind in kinds]
+    if quotas.unknown:
+        say(f"the quotas are not known: {quotas.unknown}")
     short = [(kind, left) for kind, left in found if left and left.instances(kind) < wanted]
     if found and len(short) == len(found):
         kind, left = max(short, key=lambda each: each[1].instances(each[0]))

@@ -7,7 +7,7 @@ the job, which names the regions, goes last.
 
 from contextlib import suppress
 
-from spotelastic.aws.base.clients import Rejected, SignedOut
+from spotelastic.aws.base.clients import refusable
 from spotelastic.aws.base.names import Names
 from spotelastic.aws.clusters import stored_data, teardown
 from spotelastic.aws.messaging import log_group
@@ -49,13 +49,10 @@ def delete(
 
 def _others(home: CloudTarget, name: str, say: Say) -> tuple[str, ...]:
     """Return the job's other regions; none, and tell it, where the bucket refuses to say."""
-    try:
+    unsure = "if the job moves between regions, take it down in the others with --region"
+    with refusable(lambda why: say(f"{why}: {unsure}")):
         return home.other_regions(name)
-    except SignedOut:
-        raise
-    except Rejected as error:
-        say(f"{error}: if the job moves between regions, take it down in the others with --region")
-        return ()
+    return ()
 
 
 def _has_parts(at: CloudTarget, name: str) -> bool:

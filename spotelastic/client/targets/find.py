@@ -4,7 +4,7 @@ import os
 import shlex
 
 from spotelastic import systems
-from spotelastic.aws.base.clients import Aws, Rejected, SignedOut, has_credentials
+from spotelastic.aws.base.clients import Aws, has_credentials, refusable
 from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.client.progress import Say
 from spotelastic.client.targets.account import configured, forward_pointer
@@ -124,12 +124,9 @@ def holding(home: ClusterTarget, name: str | None, note: Say) -> ClusterTarget:
 
 def _is_at(at: AwsTarget | LocalTarget, name: str) -> bool:
     """Whether the cluster is there, also if its bucket refuses to say what job it has."""
-    try:
+    with refusable():
         return at.known(name) is not None
-    except SignedOut:
-        raise
-    except Rejected:
-        return True
+    return True
 
 
 def following(at: ClusterTarget, cluster: ShownCluster, note: Say) -> ClusterTarget:

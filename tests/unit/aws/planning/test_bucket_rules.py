@@ -39,7 +39,7 @@ def test_a_rule_that_deletes_or_archives_what_nodes_read_is_told(aws: Aws) -> No
     assert f"--bucket {BUCKET}: its lifecycle rule tidy deletes objects after 30 days" in told
     assert told.endswith("exclude quokka/")
     (told,) = ruled(aws, Transitions=[{"Days": 7, "StorageClass": "DEEP_ARCHIVE"}])
-    assert "moves objects to DEEP_ARCHIVE after 7 days" in told
+    assert "moves objects to DEEP_ARCHIVE" in told
     (told,) = ruled(aws, Expiration=days, Filter={"Prefix": "quokka/checkpoints/"})
     assert "deletes" in told
 
@@ -61,18 +61,9 @@ def test_storage_that_is_only_cheaper_is_no_matter(aws: Aws) -> None:
     assert ruled(aws, Transitions=[{"Days": 30, "StorageClass": "STANDARD_IA"}]) == []
 
 
-def test_versions_that_nothing_deletes_are_told(aws: Aws) -> None:
-    for status, told in (("Enabled", 1), ("Suspended", 0), ("Enabled", 1)):
-        aws.s3.put_bucket_versioning(Bucket=BUCKET, VersioningConfiguration={"Status": status})
-        lines = list(warnings(aws, BUCKET, "quokka"))
-        assert len(lines) == told and all("keeps old versions" in line for line in lines)
-    assert ruled(aws, NoncurrentVersionExpiration={"NoncurrentDays": 1}) == []
-
-
 def test_nothing_is_told_where_these_credentials_may_not_look(aws: Aws) -> None:
     ruled(aws, Expiration={"Days": 30})
     refuse(aws.s3, "GetBucketLifecycleConfiguration", "AccessDenied", status=403)
-    refuse(aws.s3, "GetBucketVersioning", "AccessDenied", status=403)
     assert list(warnings(aws, BUCKET, "quokka")) == []
 
 

@@ -23,7 +23,6 @@ QUESTIONS = {
         "GetBucketEncryption",
         "GetBucketLifecycleConfiguration",
         "GetBucketPolicy",
-        "GetBucketVersioning",
     ),
 }
 """By the name of the client."""
