@@ -1,7 +1,7 @@
 """Counts the product's lines of code by folder: no docstrings, no comments, no blank lines.
 
-    python tools/weight.py           # a table, the heaviest folder first
-    python tools/weight.py --json    # {"total": …, "folders": {…}}
+python tools/weight.py           # a table, the heaviest folder first
+python tools/weight.py --json    # {"total": …, "folders": {…}}
 """
 
 import argparse
