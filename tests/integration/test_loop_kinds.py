@@ -11,7 +11,7 @@ from support.training import loop_kinds
 
 OFTEN = {
     *("Plain", "FusedWithScaler", "EvaluatesForGood", "Samples", "Plain-lost-in-2"),
-    *("LateBuffer", "PrunedAndGrown", "KeptGenerators", "DecidesLater", "LeavesActivations"),
+    *("LateBuffer", "Grown", "KeptGenerators", "DecidesLater", "LeavesActivations"),
     *("OwnGenerator", "OwnCounter", "AccumulatesOverBlocks", "Prefetched"),
 }
 """Kinds that every run of the tests tries; the others take `make soak`."""

@@ -371,8 +371,15 @@ def _some(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def _shape(parts: list[torch.nn.Module]) -> int:
-    """Return how many modules, parameters and buffers are directly in these."""
-    return sum(len(part._modules) + len(part._parameters) + len(part._buffers) for part in parts)
+    """Return how many modules, parameters, buffers and hooks of forward are directly in these."""
+    return sum(
+        len(part._modules)
+        + len(part._parameters)
+        + len(part._buffers)
+        + len(part._forward_hooks)
+        + len(part._forward_pre_hooks)
+        for part in parts
+    )
 
 
 def _copied_once(inside: dict[str, Any]) -> dict[str, Any]:

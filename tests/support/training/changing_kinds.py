@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from support.training.loop_kinds import Plain, loss_of, net, rows, sgd, wrapped
 from torch import nn
-from torch.nn.utils import prune
 
 
 class LateBuffer(Plain):
@@ -34,8 +33,12 @@ class LateBuffer(Plain):
         return batch
 
 
-class PrunedAndGrown(Plain):
-    """Layers are pruned in the step that is rehearsed and in that in which a rank is lost.
+def halved(_module: nn.Module, _given: Any, made: torch.Tensor) -> torch.Tensor:
+    return made / 2
+
+
+class Grown(Plain):
+    """A layer gets a hook in the step that is rehearsed and in that in which a rank is lost.
 
     In the latter another layer begins to train.
     """
@@ -48,7 +51,7 @@ class PrunedAndGrown(Plain):
     def block(self, number: int) -> torch.Tensor:
         inner: Any = self.model.module
         if number in (2, 8):
-            prune.l1_unstructured(inner[0 if number == 2 else 2], "weight", 0.3)
+            inner[0 if number == 2 else 2].register_forward_hook(halved)
         if number == 8:
             self.optimizer.add_param_group({"params": [*inner[2].parameters()], "lr": 0.003})
         return super().block(number)
@@ -195,7 +198,7 @@ class LeavesActivations(Plain):
 
 RIGHT: tuple[type[Plain], ...] = (
     LateBuffer,
-    PrunedAndGrown,
+    Grown,
     BuffersNobodyCanFill,
     KeptGenerators,
     UnusedGradients,

@@ -240,7 +240,7 @@ def test_nodes_of_a_base_are_no_spot_nodes_that_a_quota_must_allow(
 ) -> None:
     kind = InstanceType("g5.xlarge", 4, 1, "A10G", "x86_64")
     left = Allowance("G and VT", "L-1", True, "eu-x", 12, 0)
-    known = SimpleNamespace(allowance=lambda _, spot: left if spot else None)
+    known = SimpleNamespace(told=lambda _, spot: left if spot else None, unknown="")
     monkeypatch.setattr(account, "Quotas", lambda *_: known)
     monkeypatch.setattr(instance_types, "describe", lambda *_: (kind,))
     done = SimpleNamespace(state="running")

@@ -121,7 +121,7 @@ def test_a_failure_is_told_with_the_last_step_that_is_known(watched: Leader) -> 
     watched.happen()
     watched.turn()
     (ended,) = [each for each in watched.notifier.sent if each.kind == "ended"]
-    assert "failed, at step 1485." in ended.text
+    assert "failed, at step 1,485." in ended.text
 
 
 def test_a_leader_that_dies_between_record_and_sending_loses_it_and_nothing_comes_twice(
