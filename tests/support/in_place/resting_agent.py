@@ -314,6 +314,7 @@ class Agent:
         if not worker.gone:
             if status == 0:
                 worker.gone = True
+                self.meet_again()  # of those that it has left behind
             else:
                 assert os.WIFSIGNALED(status), f"worker {worker.number} failed"
                 self.lose(worker)
