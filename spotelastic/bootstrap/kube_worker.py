@@ -67,7 +67,8 @@ def agent() -> int:
             settings=spec.settings,
             command=(spec.script, *spec.args),
             workdir=workdir,
-            state=home() / "agent",
+            # A node ends the processes that its path marks: others may see those of all pods.
+            state=home() / f"agent-{node}",
             shm=Path("/dev/shm/spotelastic"),
             storage=spec.storage,
             spot=True,
