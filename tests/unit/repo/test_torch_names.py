@@ -33,6 +33,8 @@ ANYWHERE = {
     "_parameters": "of each module: widely used, and as old as torch",
     "_buffers": "the same",
     "_modules": "the same",
+    "_forward_hooks": "the same",
+    "_forward_pre_hooks": "the same",
     "_replace": "of named tuples",
 }
 EXCEPTIONS = {
