@@ -148,27 +148,27 @@ def test_a_queue_admits_a_job_whole_and_a_preempted_one_goes_on_from_its_last_st
     assert {each for each in granted - used if each[0] not in ("delete",)} <= {PATCHED}, used
 
 
-def test_a_mark_of_a_node_is_a_notice_where_the_operator_may_list_nodes(tmp_path: Path) -> None:
+def test_a_taint_of_a_node_is_a_notice_where_the_operator_may_list_nodes(tmp_path: Path) -> None:
     """Nobody drains the node, which goes with all that is on it."""
     with emulated() as kube:
         kube.create(*operator_parts.node_rights(PLACE))
-        marks = Applied.on(kube, tmp_path, SPOTELASTIC_NODE_NOTICES="1")
-        marks.apply("gpt", ENDLESS, min=1, max=2)
-        before = marks.training("gpt", 2)
-        pod = marks.api.found("Pod", KubeNames("gpt").labels("worker"))[0]
+        its = Applied.on(kube, tmp_path, SPOTELASTIC_NODE_NOTICES="1")
+        its.apply("gpt", ENDLESS, min=1, max=2)
+        before = its.training("gpt", 2)
+        pod = its.api.found("Pod", KubeNames("gpt").labels("worker"))[0]
         name, node = pod["metadata"]["name"], pod["spec"]["nodeName"]
-        kube.cluster.cause("mark-node", node=node, seconds=600)
-        eventually(lambda: marks.api.get("Pod", name) is None, "the end of the pod that was warned")
-        marks.training("gpt", 2, before["step"])
-        assert f"{name}: its node is about to go" in marks.log()
-        pods = marks.api.found("Pod", KubeNames("gpt").labels("worker"))
+        kube.cluster.cause("taint-node", node=node, seconds=600)
+        eventually(lambda: its.api.get("Pod", name) is None, "the end of the pod that was warned")
+        its.training("gpt", 2, before["step"])
+        assert f"{name}: its node is about to go" in its.log()
+        pods = its.api.found("Pod", KubeNames("gpt").labels("worker"))
         assert node not in {each["spec"]["nodeName"] for each in pods}
-        rows = marks.report("gpt")["interruptions"]
+        rows = its.report("gpt")["interruptions"]
         (told,) = (row for row in rows if row["node"] == name)
         assert (told["kind"], told["steps_lost"], len(rows)) == ("leave", 0, 1), rows
-        marks.delete("gpt")
-        marks.gone("gpt")
-        assert ("list", "", "nodes") in marks.used(operator_parts.NAME)
+        its.delete("gpt")
+        its.gone("gpt")
+        assert ("list", "", "nodes") in its.used(operator_parts.NAME)
 
 
 def steps(log: Path, word: str) -> list[int]:

@@ -11,9 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from spotelastic.client.operator.look import carry_out, look
-from spotelastic.client.operator.marked_nodes import MarkedNodes
 from spotelastic.client.operator.operator_decision import decide
 from spotelastic.client.operator.resource import JobResource
+from spotelastic.client.operator.tainted_nodes import TaintedNodes
 from spotelastic.client.operator.told import JobEvent
 from spotelastic.client.progress import Say
 from spotelastic.clock import steady, wall
@@ -33,9 +33,9 @@ class JobOperator:
     """The operator of one namespace."""
 
     def __init__(
-        self, api: KubeApi, image: str, say: Say, nodes: MarkedNodes | None = None
+        self, api: KubeApi, image: str, say: Say, nodes: TaintedNodes | None = None
     ) -> None:
-        """`image` is that of the control pods. `nodes`: those whose marks are notices, if any."""
+        """`image` is that of the control pods. `nodes`: those whose taints are notices, if any."""
         self._api, self._image, self._say, self._nodes = api, image, say, nodes
         self._due: dict[str, tuple[object, float]] = {}
         """By name: what a resource was when it was looked at, and when it is looked at next."""
@@ -113,7 +113,7 @@ def serve(
 ) -> None:
     """Run the operator as the pod `me` while it holds the Lease, until `over` is set.
 
-    With `node_notices`, marks of nodes are notices for the pods on them. Ends the process at once
+    With `node_notices`, taints of nodes are notices for the pods on them. Ends the process at once
     if the Lease is lost: another operator may take steps then.
     """
     lock = LeaseLock(api, "", me, name=LEASE)
@@ -123,7 +123,7 @@ def serve(
     keeper = threading.Thread(target=_keep, args=(lock, over, say), name="lease", daemon=True)
     keeper.start()
     try:
-        nodes = MarkedNodes(api, say) if node_notices else None
+        nodes = TaintedNodes(api, say) if node_notices else None
         JobOperator(api, image, say, nodes).run(over, alive)
     finally:
         over.set()

@@ -1,7 +1,6 @@
 """Gives a generator of random numbers what a state asks of an object, so that it can be saved.
 
-rng = np.random.default_rng(0)
-state = {"model": model, "rng": rng}
+A script puts it into its state as it is: `{"model": model, "rng": np.random.default_rng(0)}`.
 """
 
 import random

@@ -58,7 +58,7 @@ class RunningCluster:
         return self.folder / "pods" / uid[:8] / "log"
 
     def cause(self, fault: str, **what: str | float) -> None:
-        """Cause a fault: `lose-node` (node), `reclaim-node` and `mark-node` (node, seconds),
+        """Cause a fault: `lose-node` (node), `reclaim-node` and `taint-node` (node, seconds),
         `kill-pod` (namespace, pod), `missing-image` and `image-found` (image). Raises `UsageError`
         if it cannot be.
         """

@@ -24,7 +24,7 @@ NODES_IN_ZONE = 2
 PODS_ON_NODE = 8
 DISRUPTED = "karpenter.sh/disrupted"
 """The taint by which Karpenter announces that it takes a node away."""
-MARKED = "aws-node-termination-handler/spot-itn"
+TAINTED = "aws-node-termination-handler/spot-itn"
 
 
 class MachineRoom:
@@ -99,7 +99,7 @@ class MachineRoom:
         return [
             ("lose-node", lambda told: self.lose(str(told["node"]))),
             ("reclaim-node", lambda told: self.reclaim(str(told["node"]), float(told["seconds"]))),
-            ("mark-node", lambda told: self.mark(str(told["node"]), float(told["seconds"]))),
+            ("taint-node", lambda told: self.taint(str(told["node"]), float(told["seconds"]))),
             ("kill-pod", lambda told: self.kill(str(told["namespace"]), str(told["pod"]))),
             ("missing-image", lambda told: self.lack(str(told["image"]))),
             ("image-found", lambda told: self._kubelet.missing_images.discard(str(told["image"]))),
@@ -118,11 +118,11 @@ class MachineRoom:
 
         Its pods are evicted at once, whatever budgets say, and killed after so many seconds.
         """
-        self.mark(node, seconds, DISRUPTED)
+        self.taint(node, seconds, DISRUPTED)
         for pod in self._pods_on(node):
             self._evict(pod, "EvictionByEvictionAPI", f"Evicted pod: {node} is interrupted")
 
-    def mark(self, node: str, seconds: float, key: str = MARKED) -> None:
+    def taint(self, node: str, seconds: float, key: str = TAINTED) -> None:
         """Say by a taint that a node is taken away after so many seconds, and nothing to its pods.
 
         Node Termination Handler does so where it is told not to drain.

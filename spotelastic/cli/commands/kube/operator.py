@@ -49,8 +49,8 @@ def operator(
         typer.Option(
             "--node-notices",
             envvar="SPOTELASTIC_NODE_NOTICES",
-            help="Take marks of nodes that are about to go for notices: it needs the right to list "
-            "nodes.",
+            help="Take taints of nodes that are about to go for notices: it needs the right to "
+            "list nodes.",
         ),
     ] = False,
 ) -> None:

@@ -1,9 +1,9 @@
-"""Ends workers' pods on nodes that the cluster has marked because they are about to go.
+"""Ends workers' pods on nodes whose taint says that they are about to go.
 
-Most clusters drain such a node, and its pods hear of it. Some only mark it, and its pods go with it
-unwarned. A pod that is deleted has its grace, which is its notice. As marks are taints, the next
-pod is scheduled elsewhere. Listing nodes is a right in the whole cluster: the operator does this
-only where an administrator has given it that.
+Most clusters drain such a node, and its pods hear of it. Some only taint it, and its pods go with
+it unwarned. A pod that is deleted has its grace, which is its notice, and the taint has the next
+pod scheduled elsewhere. Listing nodes is a right in the whole cluster: the operator does this only
+where an administrator has given it that.
 
 Must never happen: a pod is deleted that is no worker of a cluster, or whose node stays.
 """
@@ -18,7 +18,7 @@ from spotelastic.kubernetes.provider import pod_reading
 from spotelastic.kubernetes.provider.api_client import KubeApi
 from spotelastic.kubernetes.provider.kube_names import PART
 
-MARKS = frozenset(
+TAINTS = frozenset(
     {
         "aws-node-termination-handler/asg-lifecycle-termination",
         "aws-node-termination-handler/scheduled-maintenance",
@@ -30,30 +30,30 @@ MARKS = frozenset(
         "ToBeDeletedByClusterAutoscaler",
     }
 )
-"""Taints of nodes that go: of EKS, GKE, Karpenter, AKS and the Cluster Autoscaler."""
+"""Those of nodes that go, on EKS, GKE and AKS, and of Karpenter and the Cluster Autoscaler."""
 LOOK_EVERY = 5.0
 
 
-def marked(nodes: Iterable[Manifest]) -> dict[str, str]:
-    """Return the nodes that are about to go, each with its mark."""
+def going(nodes: Iterable[Manifest]) -> dict[str, str]:
+    """Return the nodes that are about to go, each with the taint that says so."""
     return {
         each["metadata"]["name"]: taint["key"]
         for each in nodes
-        for taint in each["spec"].get("taints") or ()
-        if taint["key"] in MARKS
+        for taint in (each.get("spec") or {}).get("taints") or ()
+        if taint["key"] in TAINTS
     }
 
 
-def leaving(pods: Iterable[Manifest], marks: Mapping[str, str]) -> dict[str, str]:
-    """Return the pods on such nodes that have not been told, each with the mark."""
+def leaving(pods: Iterable[Manifest], taints: Mapping[str, str]) -> dict[str, str]:
+    """Return the pods on such nodes that have not been told, each with its node's taint."""
     return {
-        each["metadata"]["name"]: marks[node]
+        each["metadata"]["name"]: taints[node]
         for each in pods
-        if (node := each["spec"].get("nodeName")) in marks and not pod_reading.is_ending(each)
+        if (node := each["spec"].get("nodeName")) in taints and not pod_reading.is_ending(each)
     }
 
 
-class MarkedNodes:
+class TaintedNodes:
     """Looks at the nodes of a cluster for the workers of one namespace."""
 
     def __init__(self, api: KubeApi, say: Say) -> None:
@@ -67,12 +67,12 @@ class MarkedNodes:
         self._due, text = steady() + LOOK_EVERY, ""
         try:
             if workers := self._api.found("Pod", {PART: "worker"}):
-                marks = marked(self._api.found("Node", {}))
-                for name, mark in leaving(workers, marks).items():
-                    self._say(f"{name}: its node is about to go ({mark}), which is its notice")
+                taints = going(self._api.found("Node", {}))
+                for name, taint in leaving(workers, taints).items():
+                    self._say(f"{name}: its node is about to go ({taint}), which is its notice")
                     self._api.delete("Pod", name)
         except SpotelasticError as error:
-            text = f"marks of nodes are not seen: {error}"
+            text = f"taints of nodes are not seen: {error}"
         if text and text != self._told:
             self._say(text)
         self._told = text

@@ -1,4 +1,4 @@
-"""Marks of nodes that are about to go, as notices for the workers' pods on them."""
+"""Taints of nodes that are about to go, as notices for the workers' pods on them."""
 
 from typing import Any, cast
 
@@ -7,8 +7,8 @@ from support.emulated_kubernetes.api.kinds import NODES, PODS
 from support.kubernetes.operator_parts import node_rights, operator_rules
 from support.kubernetes.stored_api import PLACE, StoredApi, namespace
 
-from spotelastic.client.operator import marked_nodes
-from spotelastic.client.operator.marked_nodes import MARKS, MarkedNodes, leaving, marked
+from spotelastic.client.operator import tainted_nodes
+from spotelastic.client.operator.tainted_nodes import TAINTS, TaintedNodes, going, leaving
 from spotelastic.kubernetes.provider.api_client import KubeApi
 from spotelastic.kubernetes.provider.kube_names import PART
 
@@ -22,12 +22,12 @@ def pod(name: str, node: str | None, **metadata: Any) -> dict[str, Any]:
     return {"metadata": {"name": name, **metadata}, "spec": {"nodeName": node} if node else {}}
 
 
-def test_a_node_is_about_to_go_by_its_mark_alone() -> None:
+def test_a_node_is_about_to_go_by_its_taint_alone() -> None:
     cordoned = node("cordoned", "node.kubernetes.io/unschedulable")
     spot = node("spot", "kubernetes.azure.com/scalesetpriority", "nvidia.com/gpu")
-    going = [node(f"n{at}", "nvidia.com/gpu", mark) for at, mark in enumerate(sorted(MARKS))]
-    assert marked([node("plain"), cordoned, spot, *going]) == {
-        f"n{at}": mark for at, mark in enumerate(sorted(MARKS))
+    leave = [node(f"n{at}", "nvidia.com/gpu", taint) for at, taint in enumerate(sorted(TAINTS))]
+    assert going([node("plain"), cordoned, spot, *leave]) == {
+        f"n{at}": taint for at, taint in enumerate(sorted(TAINTS))
     }
 
 
@@ -38,7 +38,7 @@ def test_pods_leave_a_node_that_goes_unless_they_are_leaving_already() -> None:
         pod("pending", None),
         pod("ending", "n", deletionTimestamp="2026-11-30T00:00:00Z"),
     ]
-    assert leaving(pods, {"n": "mark"}) == {"goes": "mark"}
+    assert leaving(pods, {"n": "taint"}) == {"goes": "taint"}
 
 
 def test_no_pod_is_deleted_but_workers_and_a_right_that_lacks_is_told_once(
@@ -50,15 +50,15 @@ def test_no_pod_is_deleted_but_workers_and_a_right_that_lacks_is_told_once(
         made = pod(name, "n", labels=labels, namespace=PLACE)
         store.create(PODS, PLACE, {**made, "status": {"phase": "Running"}})
     (role, _), now = node_rights(PLACE), [0.0]
-    monkeypatch.setattr(marked_nodes, "steady", lambda: now[0])
+    monkeypatch.setattr(tainted_nodes, "steady", lambda: now[0])
     own = operator_rules()
-    lacks = MarkedNodes(cast(KubeApi, StoredApi(store, own)), said.append)
+    lacks = TaintedNodes(cast(KubeApi, StoredApi(store, own)), said.append)
     for now[0] in (10.0, 20.0, 30.0):
         lacks.look()
     assert len(said) == 1 and "resource='nodes'" in said[0]
     assert len(store.items(PODS)) == 3
     may = StoredApi(store, [*own, *role["rules"]])
-    sees = MarkedNodes(cast(KubeApi, may), said.append)
+    sees = TaintedNodes(cast(KubeApi, may), said.append)
     for now[0] in (40.0, 50.0):
         sees.look()
     left = [each for each in store.items(PODS) if "deletionTimestamp" not in each["metadata"]]
