@@ -1,6 +1,7 @@
 """Whatever has become of a cluster, its page says so at first sight, fits, and can be read.
 
-Nothing but a browser is needed (`make test-dashboard`); pictures are in build/pages, to be looked at.
+`make test-dashboard`, for which a browser is all that is needed. It leaves pictures to look at in
+build/pages.
 """
 
 import os
@@ -36,11 +37,9 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 BROWSER = os.environ.get("BROWSER") or shutil.which("chromium") or shutil.which("google-chrome")
 PICTURES = Path("build/pages")
 NAN = float("nan")
-TRACE = "\n".join(
-    ["rank 0 on i-1 (exit code 1):", *(f'  File "train.py", line {n}, in step' for n in range(31))]
-    + ["torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."]
-)
-ERROR = TRACE.splitlines()[-1]
+ERROR = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+FRAMES = [f'  File "train.py", line {n}, in step' for n in range(31)]
+TRACE = "\n".join(["rank 0 on i-1 (exit code 1):", *FRAMES, ERROR])
 DIVERGED = tuple(
     replace(point, loss=NAN) if point.step > 41 else point for point in POINTS if point.step < 98
 )
@@ -105,7 +104,8 @@ FAINT = """() => {
     let ground = own, behind = [0, 0, 0, 0];
     while (ground && (behind = colour(getComputedStyle(ground).backgroundColor), behind[3] === 0))
       ground = ground.parentElement;
-    const [low, high] = [light(colour(own.closest("svg") ? style.fill : style.color)), light(behind)]
+    const written = own.closest("svg") ? style.fill : style.color;
+    const [low, high] = [light(colour(written)), light(behind)]
       .sort((one, other) => one - other);
     const ratio = (high + 0.05) / (low + 0.05);
     if (ratio < (drawn ? 3 : 4.5)) faint.push(`${ratio.toFixed(2)} ${own.className.baseVal ??
