@@ -11,8 +11,23 @@ from support.training import loop_kinds
 
 OFTEN = {
     *("Plain", "FusedWithScaler", "EvaluatesForGood", "Samples", "Plain-lost-in-2"),
-    *("LateBuffer", "Grown", "KeptGenerators", "DecidesLater", "LeavesActivations"),
-    *("OwnGenerator", "OwnCounter", "AccumulatesOverBlocks", "Prefetched"),
+    *(
+        "LateBuffer",
+        "Grown",
+        "HeldTwice",
+        "CommunicationHook",
+        "KeptGenerators",
+        "DecidesLater",
+        "LeavesActivations",
+    ),
+    *(
+        "OwnGenerator",
+        "OwnIterator",
+        "OtherName",
+        "OwnCounter",
+        "AccumulatesOverBlocks",
+        "Prefetched",
+    ),
 }
 """Kinds that every run of the tests tries; the others take `make soak`."""
 
@@ -29,6 +44,7 @@ CARRY = "TwoFrequencies"
 """Its gradients are in no save, which is named. Until a rank is lost, it trains as it would."""
 TOLD = {
     "OwnGenerator": "model.",
+    "OwnIterator": "kind.rows (list_iterator) may hand out something else each time",
     "OwnCounter": "optimizer.param_groups.0.lr is 0.002, was 0.005",
     "ModuleCounter": "model.calls is",
     "PrivateCounter": "model.module._calls is",

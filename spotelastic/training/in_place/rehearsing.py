@@ -275,7 +275,7 @@ class Rehearsing:
             # What the step alone decides about, such as the last loss, is the same again.
             moved = outside.changed(self._after, after)
             self._repeated = sorted(self._changed.keys() & changed.keys() & moved.keys())
-            self._replaced = sorted(changed.keys() - self._known)
+            self._replaced = sorted(self._outside.keys() - self._known)
             if any(self._loop.ranks().gather(bool(differences(self._first, found)))):
                 self.stage, self.restores_first = TrialStage.THIRD, True
                 return True
@@ -325,6 +325,10 @@ class Rehearsing:
                 f"the block changes {name}, which was in the state until that was put back: take "
                 "it from the state in each block"
                 for name in self._replaced
+            ] + [
+                f"{name} ({kind}) may hand out something else each time, and is not put back: take "
+                "batches from checkpoint.batches(loader)"
+                for name, kind in outside.hand_out(self._after).items()
             ]
         if judged.differs and not judged.restores:
             self._found += [

@@ -20,6 +20,7 @@ from spotelastic import torch_names
 from spotelastic.training.data import randomness
 from spotelastic.training.data import sampler as samplers
 from spotelastic.training.data.sampler import ElasticSampler, Position
+from spotelastic.training.state.derived import copied_into, poured
 from spotelastic.training.state.lasting import Lasting
 from spotelastic.training.state.state import State
 from spotelastic.training.state.state_checks import are_same
@@ -259,13 +260,10 @@ class Undo:
             if isinstance(value, torch.amp.GradScaler):
                 with suppress(AssertionError):  # it has scaled nothing yet
                     value.update(value.get_scale())  # it forgets what it has unscaled
-        elif type(value) is type(noted) is dict:
-            value.clear()
-            value.update(_copied_back(noted))
-        elif type(value) is type(noted) is list:
-            value[:] = _copied_back(noted)
         elif not isinstance(noted, _Uncopied):
-            self._state.values[name] = _copied_back(noted)
+            with torch.no_grad():
+                old = poured(value, _copied_back(noted), exact=True, leaf=copied_into)
+            self._state.values[name] = old
 
 
 class _Uncopied:

@@ -1,7 +1,7 @@
 """Watches the collectives that a script makes in the block of a step, and has one of them fail.
 
 A peer that is lost shows itself where a rank waits for it. So a rehearsal lets a collective of the
-script's own fail as a lost peer would. Those that DDP makes in C++ are not seen.
+script's own fail as a lost peer would. Those of a backward pass are left out, as DDP makes them.
 """
 
 import contextlib
@@ -54,7 +54,13 @@ class Collectives:
     @contextlib.contextmanager
     def voting(self) -> Iterator[None]:
         """Leave out what is called in the block: the vote is no collective of the script."""
-        self._has_voted, thread, self._thread = True, self._thread, 0
+        self._has_voted = True
+        with self._left_out():
+            yield
+
+    @contextlib.contextmanager
+    def _left_out(self) -> Iterator[None]:
+        thread, self._thread = self._thread, 0
         try:
             yield
         finally:
@@ -89,7 +95,8 @@ class Collectives:
         @functools.wraps(backward)
         def counted(*args: Any, **more: Any) -> None:
             self.passes_after_vote += self._has_voted
-            backward(*args, **more)
+            with self._left_out():  # DDP cannot go on where a hook of it has failed
+                backward(*args, **more)
 
         return counted
 

@@ -167,10 +167,11 @@ def of_functions(scope: Scope) -> set[str]:
     return {name for name in found if "." not in name}
 
 
-def changed_attributes(tree: ast.Module, name: str) -> set[str]:
+def changed_attributes(file: str, name: str) -> set[str]:
     """Return the attributes of a class that one of its methods both reads, first, and writes."""
     found: set[str] = set()
-    for node in ast.walk(tree):
+    tree = tree_of(file)
+    for node in ast.walk(tree) if tree else ():
         if not (isinstance(node, ast.ClassDef) and node.name == name):
             continue
         for method in node.body:

@@ -6,7 +6,8 @@
 
 A restart loses these. They are looked for in the script's own functions that are being executed, by
 the names that `loop_names` finds. What belongs to the Checkpointer's state is left out, and so are
-values that tell nothing: modules, functions, data sets, iterators.
+values that tell nothing: modules, data sets. Of an iterator nobody can tell where it is: it is only
+known to be there (`hand_out`).
 """
 
 import sys
@@ -15,7 +16,8 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from types import FrameType
+from io import IOBase
+from types import FrameType, FunctionType, GeneratorType
 from typing import Any
 
 import torch
@@ -39,6 +41,7 @@ _INNER = ("module", torch_names.WRAPPERS["OptimizedModule"], "optimizer", "_opti
 """Where wrappers have what they wrap."""
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 _OURS = "spotelastic."
+_QUEUES = ("queue", "_queue", "multiprocessing")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,7 @@ class Variable:
     kind: str
     """Its type, as people call it: "int", "numpy Generator"."""
     digest: str
+    """Empty where nothing tells whether it has changed: it hands out something else each time."""
     shown: str = ""
     """The value; empty where that is too long."""
 
@@ -82,6 +86,11 @@ def changed(before: Mapping[str, Variable], after: Mapping[str, Variable]) -> di
         for name, each in after.items()
         if name in before and before[name].digest != each.digest
     }
+
+
+def hand_out(variables: Mapping[str, Variable]) -> dict[str, str]:
+    """Return the variables that hand out something else each time, with their kinds."""
+    return {name: each.kind for name, each in variables.items() if not each.digest}
 
 
 def is_of_script(module: str, file: str) -> bool:
@@ -161,15 +170,25 @@ def _described(
                 Variable(_kind(value), digest.hex(), shown if len(shown) <= SHOWN else ""),
             )
         return
-    own = type(value)
+    if _hands_out(value):
+        yield name, Variable(_kind(value), "")
+        return
+    own = value if isinstance(value, FunctionType) else type(value)
     file = getattr(sys.modules.get(own.__module__), "__file__", None) or ""
     if not deep or isinstance(value, type) or not is_of_script(own.__module__, file):
         return
-    tree = loop_names.tree_of(file)
-    counted = loop_names.changed_attributes(tree, own.__name__) if tree else set()
+    counted = set(vars(own)) if own is value else loop_names.changed_attributes(file, own.__name__)
     for key, each in getattr(value, "__dict__", {}).items():
         if key in counted or not isinstance(each, (*_PLAIN, torch.Tensor)):
             yield from _described(f"{name}.{key}", each, known, deep - 1)
+
+
+def _hands_out(value: Any) -> bool:
+    """Return whether it is an iterator, or a queue, of the script's own."""
+    if isinstance(value, GeneratorType) and value.gi_frame is not None:
+        return not value.gi_frame.f_globals.get("__name__", "").startswith(_OURS)
+    is_queue = type(value).__module__.partition(".")[0] in _QUEUES
+    return is_queue or (isinstance(value, Iterator) and not isinstance(value, IOBase))
 
 
 def _content(value: Any) -> Any:

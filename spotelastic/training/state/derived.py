@@ -8,6 +8,7 @@ return.
 import copy
 import functools
 import json
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import suppress
 from itertools import chain, zip_longest
@@ -337,6 +338,26 @@ def filled(structure: Any, get: Callable[[str], Any], *, exact: bool = False) ->
     return fill(structure)
 
 
+def is_array(value: Any) -> bool:
+    """Return whether it is an array of numpy's, which need not be installed."""
+    return type(value).__module__ == "numpy" and type(value).__name__ == "ndarray"
+
+
+def _are_alike(old: Any, new: Any) -> bool:
+    """Return whether all is the same of a container, or an array, but for its content."""
+    if is_array(old):
+        told = [(each.dtype, each.shape, each.strides, each.flags.writeable) for each in (old, new)]
+    else:
+        told = [getattr(each, "maxlen", None) for each in (old, new)]
+    return bool(told[0] == told[1])
+
+
+def copied_into(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    """Return the old tensor with the content of the new one where it fits, else the new one."""
+    same = old.shape == new.shape and old.dtype == new.dtype
+    return old.copy_(new) if same else new.to(old.device)
+
+
 def _in_place(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
     """Return the old tensor with the content of the new one, or the new one."""
     with suppress(RuntimeError, NotImplementedError):  # A new tensor takes its place then.
@@ -358,15 +379,24 @@ def poured(
     `exact`: only in containers of the same type. `leaf` returns what takes a tensor's place.
     """
     pour = functools.partial(poured, exact=exact, leaf=leaf)
-    if exact and isinstance(new, MutableMapping | list) and type(old) is not type(new):
+    if exact and isinstance(new, MutableMapping | list | deque) and type(old) is not type(new):
         return new
     if isinstance(old, MutableMapping) and isinstance(new, Mapping):
         content = {key: pour(old.get(key), value) for key, value in new.items()}
         old.clear()
         old.update(content)
         return old
-    if isinstance(old, list) and isinstance(new, list):
-        old[:] = [pour(*pair) for pair in zip_longest(old[: len(new)], new)]
+    if isinstance(old, list | deque) and isinstance(new, type(old)) and _are_alike(old, new):
+        content = [pour(*pair) for pair in zip_longest([*old][: len(new)], new)]
+        old.clear()
+        old.extend(content)
+        return old
+    if type(old) is type(new) is set:
+        old.clear()
+        old.update(new)
+        return old
+    if is_array(old) and is_array(new) and _are_alike(old, new) and old.flags.writeable:
+        old[...] = new
         return old
     if isinstance(old, torch.Tensor) and isinstance(new, torch.Tensor) and old is not new:
         return leaf(old, new)

@@ -15,7 +15,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from spotelastic.errors import UsageError
-from spotelastic.training.state.derived import apart, dressed, poured
+from spotelastic.training.state.derived import apart, copied_into, dressed, poured
 from spotelastic.training.state.generators import SavedGenerator, is_generator
 from spotelastic.training.state.tensors import is_value
 
@@ -62,7 +62,7 @@ class PerRank(Generic[T]):
             value.load_state_dict(saved)
         else:
             with torch.no_grad():
-                self.value = poured(value, saved, leaf=_filled)
+                self.value = poured(value, saved, leaf=copied_into)
 
 
 def _stateful(value: Any) -> Any:
@@ -92,8 +92,3 @@ def _apart(name: str, value: Any) -> Any:
             copied[key] = _apart(name, entry)
         return copied
     return value
-
-
-def _filled(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-    same = old.shape == new.shape and old.dtype == new.dtype
-    return old.copy_(new) if same else new.to(old.device)

@@ -143,19 +143,59 @@ class _Counting(nn.Module):
 
 
 class OtherName(Plain):
-    """A value of the state is changed by another name, which means the former one when it is put
-    back.
+    """A variable holds what the block has put into the state in place of another object."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.losses = torch.zeros(1)
+        self.state["losses"] = self.losses
+
+    def block(self, number: int) -> torch.Tensor:
+        self.state["losses"] = self.losses = torch.cat([self.losses, torch.ones(1)])
+        self.optimizer.param_groups[0]["lr"] = 0.001 * len(self.losses)
+        return super().block(number)
+
+
+class HeldTwice(Plain):
+    """Variables hold containers of the state, an array, and tensors within them, as an optimizer
+    does of its weights in full precision.
     """
 
     def __init__(self) -> None:
         super().__init__()
+        self.whole = [each.detach().clone().requires_grad_() for each in self.model.parameters()]
+        self.optimizer = torch.optim.SGD(self.whole, lr=0.01, momentum=0.9)
+        self.average = torch.zeros(8, dtype=torch.float64)
         self.losses: deque[float] = deque(maxlen=4)
-        self.state["losses"] = self.losses
+        self.seen: set[int] = set()
+        self.total = np.zeros(1)
+        self.state |= {
+            "optimizer": self.optimizer,
+            "whole": self.whole,
+            "averages": {"rows": [self.average]},
+            "losses": self.losses,
+            "seen": self.seen,
+            "total": self.total,
+        }
 
     def block(self, number: int) -> torch.Tensor:
         self.losses.append(number)
-        self.optimizer.param_groups[0]["lr"] = 0.001 * len(self.losses)
-        return super().block(number)
+        self.seen.add(number)
+        self.total += 1
+        self.average.mul_(0.9).add_(rows(number).mean(0))
+        known = len(self.losses) + len(self.seen) + float(self.total[0])
+        self.optimizer.param_groups[0]["lr"] = 0.001 * known
+        self.model.zero_grad()
+        loss = loss_of(self.model, self.batch(number) - self.average)
+        loss.backward()
+        for whole, parameter in zip(self.whole, self.model.parameters(), strict=True):
+            whole.grad = parameter.grad
+        self.happens()
+        self.optimizer.step()
+        with torch.no_grad():
+            for whole, parameter in zip(self.whole, self.model.parameters(), strict=True):
+                parameter.copy_(whole)
+        return loss.detach()
 
 
 class DecidesLater(Plain):
@@ -199,6 +239,7 @@ class LeavesActivations(Plain):
 RIGHT: tuple[type[Plain], ...] = (
     LateBuffer,
     Grown,
+    HeldTwice,
     BuffersNobodyCanFill,
     KeptGenerators,
     UnusedGradients,

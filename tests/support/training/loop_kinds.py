@@ -13,6 +13,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
@@ -284,6 +285,16 @@ class SwallowedError(Plain):
         return loss.detach()
 
 
+class CommunicationHook(Plain):
+    """A hook in Python exchanges DDP's gradients, in the midst of its backward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = self.state["model"] = wrapped(net())
+        self.model.register_comm_hook(None, default_hooks.allreduce_hook)
+        self.optimizer = self.state["optimizer"] = sgd(self.model)
+
+
 class ReducedBefore(Plain):
     """A collective of the script's own comes before the optimizer's step."""
 
@@ -342,6 +353,17 @@ class OwnGenerator(Plain):
 
     def batch(self, number: int) -> torch.Tensor:
         return super().batch(number) + torch.from_numpy(self.generator.normal(size=(1, 8)))
+
+
+class OwnIterator(Plain):
+    """Batches are taken from an iterator of the script's own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = iter([rows(number) for number in range(40)])
+
+    def batch(self, number: int) -> torch.Tensor:
+        return share(next(self.rows))
 
 
 class OwnCounter(Plain):
@@ -499,10 +521,12 @@ RIGHT: tuple[type[Plain], ...] = (
     SwallowedError,
     EvaluatesForGood,
     ReducedBefore,
+    CommunicationHook,
 )
 """Loops that end, after the loss of a rank, with the parameters of one process alone."""
 NAMED: tuple[type[Plain], ...] = (
     OwnGenerator,
+    OwnIterator,
     OwnCounter,
     ModuleCounter,
     AccumulatesOverBlocks,

@@ -2,9 +2,11 @@
 
 import ast
 import itertools
+import queue
 import sys
 import textwrap
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -149,3 +151,24 @@ def test_an_attribute_that_a_loop_changes_is_named_and_a_clock_is_not() -> None:
         now = outside.carried(sys._getframe(), state)
         changes, before = outside.changed(before, now), now
     assert changes.keys() - {"before", "changes"} == {"data.level"}
+
+
+def rate(step: int) -> float:
+    rate.calls += 1  # type: ignore[attr-defined]
+    return step / rate.calls  # type: ignore[attr-defined, no-any-return]
+
+
+def test_what_hands_out_something_else_is_named_and_what_a_function_keeps() -> None:
+    rate.calls = 0  # type: ignore[attr-defined]
+    found, waiting = iter([1, 2]), queue.SimpleQueue[int]()
+    batches, before = (number for number in (3, 4)), dict[str, outside.Variable]()
+    changes, now = dict[str, str](), before
+    with Path(__file__).open() as lines:
+        for step in range(2):
+            waiting.put(step)
+            assert rate(next(found)) and next(batches) and waiting.get() == step and next(lines)
+            now = outside.carried(sys._getframe(), {})
+            changes, before = outside.changed(before, now), now
+    kinds = {"found": "list_iterator", "waiting": "SimpleQueue", "batches": "generator"}
+    assert outside.hand_out(now) == kinds
+    assert changes.keys() - {"before", "changes", "now"} == {"rate.calls"}
