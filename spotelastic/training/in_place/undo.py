@@ -71,7 +71,7 @@ class Undo:
             self._parts = [part for module in modules for part in module.modules()]
             self._insides = [(vars(part), _copied_once(vars(part))) for part in self._parts]
             self._shape = _shape(self._parts)
-        begun = _Begun(randomness.capture(), carries=self._carries)
+        begun = _Begun(randomness.capture(), self._carries, {**self._state.values})
         begun.parameters += self._trained
         self._note_buffers(begun)
         for name, value in self._state.values.items():
@@ -178,6 +178,7 @@ class Undo:
             return
         self.put_back_shape()
         self._put_back_modules(begun)
+        self._put_back_entries(begun.held)
         for tensor, copied in begun.tensors:
             _fill(tensor, copied)
         for optimizer, groups in begun.groups:
@@ -197,6 +198,14 @@ class Undo:
             elif parameter.grad is not None:
                 parameter.grad = torch.zeros_like(parameter.grad)
         randomness.apply(begun.randomness)
+
+    def _put_back_entries(self, held: dict[str, Any]) -> None:
+        values = self._state.values
+        for name in values.keys() - held.keys():
+            del values[name]
+        for name, value in held.items():
+            if values.get(name) is not value:
+                values[name] = value
 
     def put_back_shape(self) -> None:
         """Put back what modules and optimizers consist of, so that a save of it can be restored."""
@@ -276,6 +285,8 @@ class _Begun:
 
     randomness: dict[str, Any]
     carries: bool
+    held: dict[str, Any]
+    """The entries of the state."""
     buffers: list[
         tuple[MutableMapping[str, Any], str, torch.Tensor | None, torch.Tensor | None]
     ] = field(default_factory=list)

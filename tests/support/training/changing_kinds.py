@@ -158,7 +158,7 @@ class OtherName(Plain):
 
 class HeldTwice(Plain):
     """Variables hold containers of the state, an array, and tensors within them, as an optimizer
-    does of its weights in full precision.
+    does of its weights in full precision. A block puts another tensor into the state.
     """
 
     def __init__(self) -> None:
@@ -176,14 +176,16 @@ class HeldTwice(Plain):
             "losses": self.losses,
             "seen": self.seen,
             "total": self.total,
+            "rate": torch.ones(1, dtype=torch.float64),
         }
 
     def block(self, number: int) -> torch.Tensor:
         self.losses.append(number)
         self.seen.add(number)
         self.total += 1
+        self.state["rate"] = self.state["rate"] + 1
         self.average.mul_(0.9).add_(rows(number).mean(0))
-        known = len(self.losses) + len(self.seen) + float(self.total[0])
+        known = len(self.losses) + len(self.seen) + float(self.total[0]) + float(self.state["rate"])
         self.optimizer.param_groups[0]["lr"] = 0.001 * known
         self.model.zero_grad()
         loss = loss_of(self.model, self.batch(number) - self.average)

@@ -2,6 +2,7 @@
 
 import copy
 import random
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -249,3 +250,30 @@ def test_sparse_buffers_are_watched() -> None:
     assert not undo.problem
     undo.put_back()
     assert model.adjacent.layout is torch.sparse_coo
+
+
+def test_what_variables_hold_too_is_put_back_in_place_of_what_a_step_makes() -> None:
+    whole = torch.ones(2, requires_grad=True)
+    state: dict[str, Any] = {
+        "mean": torch.zeros(2),
+        "large": torch.zeros(SMALL),
+        "seen": {1},
+        "total": np.zeros(2),
+        "inner": {"recent": deque([1, 2], maxlen=2), "whole": [whole]},
+        "optimizer": torch.optim.SGD([whole], lr=0.1),
+    }
+    held, recent = {**state}, state["inner"]["recent"]
+    undo = Undo(State(state))
+    for _ in range(2):
+        undo.note()
+        state["seen"].add(2)
+        state["total"] += 1
+        recent.append(3)
+        state |= {name: state[name] + 1 for name in ("mean", "large")} | {"new": 1}
+        assert not undo.problem
+        undo.put_back()
+        assert [*state] == [*held] and all(state[name] is held[name] for name in held)
+        assert state["inner"]["recent"] is recent and recent == deque([1, 2], maxlen=2)
+        assert state["inner"]["whole"][0] is whole and whole.requires_grad
+        assert state["seen"] == {1} and not state["total"].any()
+        assert not state["mean"].any() and not state["large"].any()
