@@ -76,19 +76,25 @@ class Undo:
         self._note_buffers(begun)
         for name, value in self._state.values.items():
             if isinstance(value, torch.optim.Optimizer):
-                begun.groups.append((value, [_options(group) for group in value.param_groups]))
+                groups = ({**group, "params": ()} for group in value.param_groups)
+                begun.groups.append((value, [_copied_back(group) for group in groups]))
                 begun.attributes.append((value, _attributes(value)))
                 for group in value.param_groups:
                     begun.parameters += group["params"]
-            elif isinstance(value, torch.Tensor):
-                if value.requires_grad or type(value) is not torch.Tensor or not _is_copied(value):
-                    begun.watched.append(value)
-                else:
-                    begun.tensors.append((value, value.clone()))
+                    moments = (value.state.get(each, {}) for each in _some(group["params"]))
+                    begun.parameters += [
+                        each
+                        for own in moments
+                        for each in own.values()
+                        if isinstance(each, torch.Tensor)
+                    ]
             elif isinstance(value, ElasticSampler):
                 begun.samplers.append((value, samplers.position(value)))
             elif not isinstance(value, torch.nn.Module | Lasting):
-                begun.values[name] = _noted(value, begun)
+                try:
+                    begun.values[name] = _copied(_told(value), begun.watched, [MANY])
+                except Exception:  # some object cannot be copied
+                    begun.unknown = True
         begun.versions = torch_names.write_counts(begun.parameters)
         begun.had_gradient = [parameter.grad is not None for parameter in begun.parameters]
         begun.watched_versions = torch_names.write_counts(begun.watched)
@@ -179,11 +185,10 @@ class Undo:
         self.put_back_shape()
         self._put_back_modules(begun)
         self._put_back_entries(begun.held)
-        for tensor, copied in begun.tensors:
-            _fill(tensor, copied)
         for optimizer, groups in begun.groups:
             for group, options in zip(optimizer.param_groups, groups, strict=False):
-                _put_back_options(group, options)
+                for key in options.keys() - {"params"}:
+                    group[key] = _poured(group.get(key), options[key])
         for optimizer, attributes in begun.attributes:
             for name in _attributes(optimizer).keys() - attributes.keys():
                 delattr(optimizer, name)
@@ -263,20 +268,13 @@ class Undo:
 
     def _put_back_value(self, name: str, noted: Any) -> None:
         value: Any = self._state.values.get(name)
-        if hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
-            if noted is not None:
-                value.load_state_dict(_copied_back(noted))
+        if _is_stateful(value):
+            value.load_state_dict(_copied_back(noted))
             if isinstance(value, torch.amp.GradScaler):
                 with suppress(AssertionError):  # it has scaled nothing yet
                     value.update(value.get_scale())  # it forgets what it has unscaled
-        elif not isinstance(noted, _Uncopied):
-            with torch.no_grad():
-                old = poured(value, _copied_back(noted), exact=True, leaf=copied_into)
-            self._state.values[name] = old
-
-
-class _Uncopied:
-    """In place of a value that was not copied."""
+        else:
+            self._state.values[name] = _poured(value, noted)
 
 
 @dataclass
@@ -291,8 +289,6 @@ class _Begun:
         tuple[MutableMapping[str, Any], str, torch.Tensor | None, torch.Tensor | None]
     ] = field(default_factory=list)
     """Where each buffer is held, its name, the tensor or None, and a copy of one that is small."""
-    tensors: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
-    """Small tensors among the values, with copies."""
     groups: list[tuple[torch.optim.Optimizer, list[dict[str, Any]]]] = field(default_factory=list)
     attributes: list[tuple[torch.optim.Optimizer, dict[str, Any]]] = field(default_factory=list)
     """What libraries keep on an optimizer, as a scaler its scale."""
@@ -314,16 +310,13 @@ class _Begun:
     """Whether something may change unnoticed."""
 
 
-def _noted(value: Any, begun: _Begun) -> Any:
-    """Return a copy of a value, or of what an object says of itself."""
-    held = value
-    if hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
-        held = value.state_dict()
-    try:
-        return _copied(held, begun.watched, [MANY])
-    except Exception:  # some object cannot be copied
-        begun.unknown = True
-        return None if held is not value else _Uncopied()
+def _told(value: Any) -> Any:
+    """Return a value, or what an object says of itself."""
+    return value.state_dict() if _is_stateful(value) else value
+
+
+def _is_stateful(value: Any) -> bool:
+    return hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
 
 
 def _copied(value: Any, watched: list[torch.Tensor], left: list[int]) -> Any:
@@ -334,7 +327,7 @@ def _copied(value: Any, watched: list[torch.Tensor], left: list[int]) -> Any:
     if isinstance(value, _UNCHANGING):
         return value
     if isinstance(value, torch.Tensor):
-        if value.nbytes > SMALL:
+        if type(value) is not torch.Tensor or not _is_copied(value):
             watched.append(value)
             return value
         return value.detach().clone()
@@ -351,20 +344,9 @@ def _copied_back(noted: Any) -> Any:
     return _copied(noted, [], [MANY * MANY])
 
 
-def _options(group: dict[str, Any]) -> dict[str, Any]:
-    return {
-        key: value.detach().clone() if isinstance(value, torch.Tensor) else value
-        for key, value in group.items()
-        if key != "params"
-    }
-
-
-def _put_back_options(group: dict[str, Any], options: dict[str, Any]) -> None:
-    for key, value in options.items():
-        if isinstance(value, torch.Tensor) and isinstance(group.get(key), torch.Tensor):
-            group[key].copy_(value)
-        else:
-            group[key] = value
+def _poured(old: Any, noted: Any) -> Any:
+    """Return what was noted, in the tensors and containers there are: variables hold them."""
+    return poured(old, _copied_back(noted), exact=True, leaf=_fill)
 
 
 def _attributes(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
@@ -419,9 +401,9 @@ def _is_copied(tensor: torch.Tensor) -> bool:
     return tensor.is_contiguous() or 0 not in tensor.stride()
 
 
-def _fill(tensor: torch.Tensor, copied: torch.Tensor) -> None:
+def _fill(tensor: torch.Tensor, copied: torch.Tensor) -> torch.Tensor:
     with torch.inference_mode(tensor.is_inference()), torch.no_grad():
-        tensor.copy_(copied)
+        return copied_into(tensor, copied)
 
 
 def _samples(tensors: list[torch.Tensor]) -> list[torch.Tensor]:

@@ -69,7 +69,7 @@ class Collectives:
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
         """Watch in the block."""
-        kept = {name: vars(dist.ProcessGroup)[name] for name in _MADE if _has(name)}
+        kept = {name: method for name, method in vars(dist.ProcessGroup).items() if name in _MADE}
         backward = torch.autograd.backward
         try:
             torch.autograd.backward = self._counting(backward)
@@ -108,7 +108,3 @@ class Collectives:
             self.has_struck = True
             raise dist.DistBackendError("rehearsal: a peer is lost, as it would be in a collective")
         self.before_vote += 1
-
-
-def _has(name: str) -> bool:
-    return name in vars(dist.ProcessGroup)

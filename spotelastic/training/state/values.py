@@ -17,10 +17,14 @@ from typing import Any
 import torch
 from spotelastic_checkpoints.format import encoding
 from torch.distributed.tensor import DTensor
+from torch.optim.lr_scheduler import LRScheduler
 
 from spotelastic.errors import UsageError
 from spotelastic.training.state import tensors
+from spotelastic.training.state.generators import is_generator
 
+_OBJECTS = torch.nn.Module, torch.optim.Optimizer, LRScheduler
+"""What would come back as another object than the one that trains."""
 _MOST_BITS = 2032
 """Bits of the longest integer that the restricted unpickler reads."""
 
@@ -33,7 +37,7 @@ class Noting:
 
         class Pickler(pickle.Pickler):
             def reducer_override(self, value: Any) -> Any:
-                _refuse_shards(value)
+                _refuse(value)
                 noted.add(_kind(value))
                 if type(value) is deque:  # A deque is otherwise filled after it was made.
                     return deque, ([*value], value.maxlen)
@@ -90,7 +94,9 @@ def _kind(value: Any) -> Any:
     return type(value) if dtype is None else (type(value), dtype, getattr(value, "layout", None))
 
 
-def _refuse_shards(value: Any) -> None:
+def _refuse(value: Any) -> None:
+    if isinstance(value, _OBJECTS) or is_generator(value):
+        raise UsageError(f"holds an object of {type(value).__name__}: make it an entry of its own")
     if isinstance(value, DTensor):
         raise UsageError(
             "holds a DTensor, of which each rank has a part: keep it in a dict or a list"

@@ -296,7 +296,9 @@ def _in_memory(tensor: torch.Tensor) -> Iterable[torch.Tensor]:
 
 
 def refuse_others(name: str, value: object) -> None:
-    """Raise `UsageError` for modules and optimizers whose state cannot be saved."""
+    """Raise `UsageError` for modules, optimizers and classes whose state cannot be saved."""
+    if isinstance(value, type):
+        raise UsageError(f"state[{name!r}] is the class {value.__name__}: give an object of it")
     if isinstance(value, torch.nn.Module):
         for part in value.modules():
             if isinstance(part, FullyShardedDataParallel):

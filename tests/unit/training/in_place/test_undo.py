@@ -138,6 +138,11 @@ def change_data(state: dict[str, Any]) -> None:
         parameter.data -= 0.1
 
 
+def change_a_moment(state: dict[str, Any]) -> None:
+    for own in state["optimizer"].state.values():
+        own["exp_avg"].mul_(0.5)
+
+
 def change_what_is_large(state: dict[str, Any]) -> None:
     state["large"].add_(1)
 
@@ -160,6 +165,7 @@ def nothing(state: dict[str, Any]) -> None:
         (nothing, True),
         (change_a_parameter, False),
         (change_data, False),
+        (change_a_moment, False),
         (change_what_is_large, False),
         (change_within, False),
         (replace_a_large_buffer, False),
@@ -169,6 +175,8 @@ def test_what_cannot_be_undone_is_noticed(change: Any, exact: bool) -> None:
     state = made()
     state["large"] = torch.zeros(SMALL)
     state["kept"] = {"moment": torch.zeros(SMALL)}
+    state["model"](torch.randn(6, 4)).sum().backward()
+    state["optimizer"].step()
     state["model"].register_buffer("mask", torch.zeros(SMALL))
     undo = Undo(State(state))
     undo.note()

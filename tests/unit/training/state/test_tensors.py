@@ -2,6 +2,7 @@
 or is refused by name."""
 
 import pathlib
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -135,6 +136,10 @@ def around() -> Any:
         ({"model": nn.LazyLinear(2)}, r"model\.weight has no shape yet"),
         ({"a": 1 << 2040}, "^a has an integer of more than"),
         ({"a": [pathlib.Path("x")]}, "^a is more than data .*Path"),
+        ({"a": nn.MSELoss}, r"state\['a'\] is the class MSELoss: give an object of it"),
+        ({"a": [nn.Linear(1, 1)]}, "^a holds an object of Linear: make it an entry of its own"),
+        ({"a": {"b": torch.Generator()}}, "^a holds an object of Generator: make it an entry"),
+        ({"a": (random.Random(0),)}, "^a holds an object of Random: make it an entry of its own"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
