@@ -326,9 +326,10 @@ class Rehearsing:
                 "it from the state in each block"
                 for name in self._replaced
             ] + [
-                f"{name} ({kind}) may hand out something else each time, and is not put back: take "
-                "batches from checkpoint.batches(loader)"
-                for name, kind in outside.hand_out(self._after).items()
+                f"{name} ({each.kind}) may hand out something else each time, and is not put back: "
+                "take batches from checkpoint.batches(loader)"
+                for name, each in self._after.items()
+                if not each.digest
             ]
         if judged.differs and not judged.restores:
             self._found += [

@@ -12,6 +12,7 @@ import copy
 from collections.abc import Callable, Collection, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from spotelastic import torch_names
 from spotelastic.training.data import randomness
 from spotelastic.training.data import sampler as samplers
 from spotelastic.training.data.sampler import ElasticSampler, Position
+from spotelastic.training.rehearsal.fingerprint import kept_on
 from spotelastic.training.state.derived import copied_into, poured
 from spotelastic.training.state.lasting import Lasting
 from spotelastic.training.state.state import State
@@ -34,12 +36,7 @@ MANY = 1000
 SAMPLED = 8
 """Parameters of which a few elements are compared, and large tensors besides."""
 _ELEMENTS = 16
-_OF_EVERY_OPTIMIZER = ("defaults", "state", "param_groups")
 _UNCHANGING = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
-
-
-class _TooLarge(Exception):
-    """It is not worth to be copied at each step."""
 
 
 class Undo:
@@ -76,9 +73,7 @@ class Undo:
         self._note_buffers(begun)
         for name, value in self._state.values.items():
             if isinstance(value, torch.optim.Optimizer):
-                groups = ({**group, "params": ()} for group in value.param_groups)
-                begun.groups.append((value, [_copied_back(group) for group in groups]))
-                begun.attributes.append((value, _attributes(value)))
+                begun.groups.append((value, [*map(_options, value.param_groups)], kept_on(value)))
                 for group in value.param_groups:
                     begun.parameters += group["params"]
                     moments = (value.state.get(each, {}) for each in _some(group["params"]))
@@ -92,7 +87,8 @@ class Undo:
                 begun.samplers.append((value, samplers.position(value)))
             elif not isinstance(value, torch.nn.Module | Lasting):
                 try:
-                    begun.values[name] = _copied(_told(value), begun.watched, [MANY])
+                    told = value.state_dict() if _is_stateful(value) else value
+                    begun.values[name] = _copied(told, begun.watched, [MANY])
                 except Exception:  # some object cannot be copied
                     begun.unknown = True
         begun.versions = torch_names.write_counts(begun.parameters)
@@ -118,32 +114,25 @@ class Undo:
         elif not stepped:
             self._carries = _have_gradients(begun.parameters)
         else:
-            self._carries = any(
-                _have_gradients(group["params"])
-                for optimizer, _ in begun.groups
-                if id(optimizer) not in stepped
-                for group in optimizer.param_groups
-            )
+            left = (optimizer for optimizer, *_ in begun.groups if id(optimizer) not in stepped)
+            groups = (group["params"] for optimizer in left for group in optimizer.param_groups)
+            self._carries = any(map(_have_gradients, groups))
 
     def carried(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Return parameters whose gradients the next step may add to, with copies of these."""
         if not self._carries:
             return []
-        own = [
-            each.param_groups
-            for each in self._state.values.values()
-            if isinstance(each, torch.optim.Optimizer)
-        ]
-        found = (each for groups in own for group in groups for each in group["params"])
-        return [(each, each.grad.clone()) for each in found if each.grad is not None]
+        values = self._state.values.values()
+        own = (each for each in values if isinstance(each, torch.optim.Optimizer))
+        groups = (group["params"] for optimizer in own for group in optimizer.param_groups)
+        return [(each, each.grad.clone()) for each in chain(*groups) if each.grad is not None]
 
     def concerns(self, optimizer: torch.optim.Optimizer) -> bool:
         """Return whether an optimizer changes something of the state."""
         own = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         trained = {*map(id, self._trained)}
-        if any(id(parameter) in trained for parameter in own):
-            return True
-        if any(value is optimizer for value in self._state.values.values()):
+        known = any(value is optimizer for value in self._state.values.values())
+        if known or any(id(parameter) in trained for parameter in own):
             return True
         places = {chunk.tensor.untyped_storage().data_ptr() for chunk in self._state.view().chunks}
         return any(local_part(each).untyped_storage().data_ptr() in places for each in own)
@@ -185,12 +174,11 @@ class Undo:
         self.put_back_shape()
         self._put_back_modules(begun)
         self._put_back_entries(begun.held)
-        for optimizer, groups in begun.groups:
+        for optimizer, groups, attributes in begun.groups:
             for group, options in zip(optimizer.param_groups, groups, strict=False):
-                for key in options.keys() - {"params"}:
-                    group[key] = _poured(group.get(key), options[key])
-        for optimizer, attributes in begun.attributes:
-            for name in _attributes(optimizer).keys() - attributes.keys():
+                for key, noted in options.items():
+                    group[key] = _poured(group.get(key), noted)
+            for name in kept_on(optimizer).keys() - attributes.keys():
                 delattr(optimizer, name)
             vars(optimizer).update(attributes)
         for name, noted in begun.values.items():
@@ -217,7 +205,7 @@ class Undo:
         if _shape(self._parts) != self._shape:
             for now, before in self._insides:
                 _put_back_inside(now, before)
-        for optimizer, groups in self._begun.groups if self._begun is not None else ():
+        for optimizer, groups, _ in self._begun.groups if self._begun is not None else ():
             for group in optimizer.param_groups[len(groups) :]:
                 for parameter in group["params"]:
                     optimizer.state.pop(parameter, None)
@@ -289,9 +277,12 @@ class _Begun:
         tuple[MutableMapping[str, Any], str, torch.Tensor | None, torch.Tensor | None]
     ] = field(default_factory=list)
     """Where each buffer is held, its name, the tensor or None, and a copy of one that is small."""
-    groups: list[tuple[torch.optim.Optimizer, list[dict[str, Any]]]] = field(default_factory=list)
-    attributes: list[tuple[torch.optim.Optimizer, dict[str, Any]]] = field(default_factory=list)
-    """What libraries keep on an optimizer, as a scaler its scale."""
+    groups: list[tuple[torch.optim.Optimizer, list[dict[str, Any]], dict[str, Any]]] = field(
+        default_factory=list
+    )
+    """Optimizers, the options of their groups, and what libraries keep on them, as a scaler its
+    scale.
+    """
     trained: list[bool] = field(default_factory=list)
     """`requires_grad` of each parameter of the state's modules."""
     training: list[bool] = field(default_factory=list)
@@ -310,11 +301,6 @@ class _Begun:
     """Whether something may change unnoticed."""
 
 
-def _told(value: Any) -> Any:
-    """Return a value, or what an object says of itself."""
-    return value.state_dict() if _is_stateful(value) else value
-
-
 def _is_stateful(value: Any) -> bool:
     return hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
 
@@ -323,7 +309,7 @@ def _copied(value: Any, watched: list[torch.Tensor], left: list[int]) -> Any:
     """Return a copy. Tensors that are large stay the same ones, and are watched."""
     left[0] -= 1
     if left[0] < 0:
-        raise _TooLarge
+        raise ValueError("it is not worth to be copied at each step")
     if isinstance(value, _UNCHANGING):
         return value
     if isinstance(value, torch.Tensor):
@@ -344,17 +330,14 @@ def _copied_back(noted: Any) -> Any:
     return _copied(noted, [], [MANY * MANY])
 
 
+def _options(group: dict[str, Any]) -> dict[str, Any]:
+    kept = {key: value for key, value in group.items() if key not in ("params", "param_names")}
+    return {key: _copied_back(value) for key, value in kept.items()}
+
+
 def _poured(old: Any, noted: Any) -> Any:
     """Return what was noted, in the tensors and containers there are: variables hold them."""
     return poured(old, _copied_back(noted), exact=True, leaf=_fill)
-
-
-def _attributes(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    return {
-        name: value
-        for name, value in vars(optimizer).items()
-        if not (name.startswith("_") or name in _OF_EVERY_OPTIMIZER or callable(value))
-    }
 
 
 def _some(tensors: list[torch.Tensor]) -> list[torch.Tensor]:

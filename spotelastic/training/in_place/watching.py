@@ -64,7 +64,9 @@ def watch() -> None:
 def _noting_options(init: Callable[..., None], *args: Any, **more: Any) -> None:
     hook, again = sys.excepthook, groups.hook is not None
     if os.environ.get("SPOTELASTIC_CONTROL"):
-        _guard_ranks()
+        # torch takes them for constants of the code that it compiles. It has a list of functions
+        # whose value is looked at each time. The first optimizer imports that module in any case.
+        torch_names.compile_no_results_of(dist.get_rank, dist.get_world_size)
     given = inspect.signature(init).bind(*args, **more).arguments
     alone = {"store": dist.HashStore(), "rank": 0, "world_size": 1}
     with groups.making():
@@ -75,16 +77,6 @@ def _noting_options(init: Callable[..., None], *args: Any, **more: Any) -> None:
     groups.options = given
     if not again:
         groups.hook = hook
-
-
-def _guard_ranks() -> None:
-    """Have code compiled again that has taken in a rank or a number of ranks which has changed.
-
-    torch takes `get_rank()` and `get_world_size()` for constants of the code that it compiles. It
-    has a list of such functions whose value is looked at each time. The first optimizer imports the
-    module with it in any case.
-    """
-    torch_names.compile_no_results_of(dist.get_rank, dist.get_world_size)
 
 
 def _noting_sockets(helper: Callable[..., Any]) -> Callable[..., Any]:

@@ -15,25 +15,8 @@ import torch.distributed as dist
 
 from spotelastic import torch_names
 
-_MADE = (
-    "allreduce",
-    "allreduce_coalesced",
-    "allgather",
-    "all_gather_single",
-    "allgather_coalesced",
-    "allgather_into_tensor_coalesced",
-    "alltoall",
-    "alltoall_base",
-    "barrier",
-    "broadcast",
-    "gather",
-    "reduce",
-    "reduce_scatter",
-    "reduce_scatter_single",
-    "scatter",
-    *torch_names.GROUP_COLLECTIVES,
-)
-"""Methods of a process group that all of its ranks call together."""
+_MADE = ("all", "barrier", "broadcast", "gather", "reduce", "scatter")
+"""Beginnings of the names of methods of a process group that all of its ranks call together."""
 
 
 class Collectives:
@@ -69,7 +52,9 @@ class Collectives:
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
         """Watch in the block."""
-        kept = {name: method for name, method in vars(dist.ProcessGroup).items() if name in _MADE}
+        names = (*_MADE, *torch_names.GROUP_COLLECTIVES)
+        methods = vars(dist.ProcessGroup).items()
+        kept = {name: method for name, method in methods if name.startswith(names)}
         backward = torch.autograd.backward
         try:
             torch.autograd.backward = self._counting(backward)

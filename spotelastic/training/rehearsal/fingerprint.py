@@ -121,13 +121,21 @@ def take(state: State, loss: Any = None) -> StepFingerprint:
                 if key not in found.digests:
                     found.add(key, each)
         elif isinstance(value, torch.optim.Optimizer):
-            for key, each in vars(value).items():
-                if not (key in _OF_EVERY_OPTIMIZER or _is_torchs(key, value) or callable(each)):
-                    found.add(f"{name}.{key}", each)
+            for key, each in kept_on(value).items():
+                found.add(f"{name}.{key}", each)
     for kind, numbers in randomness.capture().items():
         found.add(f"random numbers of {kind}", numbers)
-    found.add("step.loss", _number(loss))
+    found.add("step.loss", loss)
     return found
+
+
+def kept_on(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Return what libraries, or an optimizer's own class, keep in attributes of it."""
+    return {
+        key: each
+        for key, each in vars(optimizer).items()
+        if not (key in _OF_EVERY_OPTIMIZER or _is_torchs(key, optimizer) or callable(each))
+    }
 
 
 def differences(
@@ -151,13 +159,11 @@ def differences(
         for name in names
         if first.digests.get(name) != second.digests.get(name)
     ]
-    return sorted(found, key=lambda each: (_order(each.name, first), -(each.size or 0.0)))
 
+    def place(each: Difference) -> tuple[bool, bool, float]:
+        return each.name.startswith(GRADIENT), each.name in first.tensors, -(each.size or 0.0)
 
-def _order(name: str, fingerprint: StepFingerprint) -> int:
-    if name.startswith(GRADIENT):
-        return 2
-    return int(name in fingerprint.tensors)
+    return sorted(found, key=place)
 
 
 def _stepped(state: State) -> set[int]:
@@ -205,10 +211,6 @@ def _is_plain_container(value: Any) -> bool:
 def _is_torchs(key: str, owner: object) -> bool:
     """Return whether an attribute may be torch's. Private ones of other classes are not."""
     return key.startswith("_") and type(owner).__module__.partition(".")[0] == "torch"
-
-
-def _number(loss: Any) -> Any:
-    return loss.detach() if isinstance(loss, torch.Tensor) else loss
 
 
 def _shown(fingerprint: StepFingerprint, name: str) -> str:

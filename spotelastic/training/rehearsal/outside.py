@@ -6,8 +6,8 @@
 
 A restart loses these. They are looked for in the script's own functions that are being executed, by
 the names that `loop_names` finds. What belongs to the Checkpointer's state is left out, and so are
-values that tell nothing: modules, data sets. Of an iterator nobody can tell where it is: it is only
-known to be there (`hand_out`).
+values that tell nothing: modules, data sets. Of an iterator nobody can tell where it is, only that
+it is there.
 """
 
 import sys
@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from io import IOBase
-from types import FrameType, FunctionType, GeneratorType
+from types import FrameType, FunctionType
 from typing import Any
 
 import torch
@@ -66,8 +66,7 @@ def carried(frame: FrameType | None, state: Mapping[str, Any]) -> dict[str, Vari
             names = loop_names.names_at(
                 code.co_filename, code.co_name, code.co_firstlineno, frame.f_lineno
             )
-            everywhere = loop_names.tree_of(code.co_filename)
-            shared = loop_names.names_at(code.co_filename, "<module>", 1, 0) if everywhere else ()
+            shared = loop_names.names_at(code.co_filename, "<module>", 1, 0)
             for name in sorted({*names, *shared}):
                 first, _, attribute = name.partition(".")
                 values = frame.f_locals if first in frame.f_locals else frame.f_globals
@@ -86,11 +85,6 @@ def changed(before: Mapping[str, Variable], after: Mapping[str, Variable]) -> di
         for name, each in after.items()
         if name in before and before[name].digest != each.digest
     }
-
-
-def hand_out(variables: Mapping[str, Variable]) -> dict[str, str]:
-    """Return the variables that hand out something else each time, with their kinds."""
-    return {name: each.kind for name, each in variables.items() if not each.digest}
 
 
 def is_of_script(module: str, file: str) -> bool:
@@ -170,7 +164,8 @@ def _described(
                 Variable(_kind(value), digest.hex(), shown if len(shown) <= SHOWN else ""),
             )
         return
-    if _hands_out(value):
+    is_queue = type(value).__module__.partition(".")[0] in _QUEUES
+    if is_queue or (isinstance(value, Iterator) and not isinstance(value, IOBase)):
         yield name, Variable(_kind(value), "")
         return
     own = value if isinstance(value, FunctionType) else type(value)
@@ -181,14 +176,6 @@ def _described(
     for key, each in getattr(value, "__dict__", {}).items():
         if key in counted or not isinstance(each, (*_PLAIN, torch.Tensor)):
             yield from _described(f"{name}.{key}", each, known, deep - 1)
-
-
-def _hands_out(value: Any) -> bool:
-    """Return whether it is an iterator, or a queue, of the script's own."""
-    if isinstance(value, GeneratorType) and value.gi_frame is not None:
-        return not value.gi_frame.f_globals.get("__name__", "").startswith(_OURS)
-    is_queue = type(value).__module__.partition(".")[0] in _QUEUES
-    return is_queue or (isinstance(value, Iterator) and not isinstance(value, IOBase))
 
 
 def _content(value: Any) -> Any:

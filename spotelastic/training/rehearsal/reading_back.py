@@ -72,14 +72,11 @@ class WholeCopy:
                 if name in held:
                     saved.nested(str(name))
                 else:
-                    for fqn in [fqn for fqn, ours in saved.pieces.items() if _is_of(ours, name)]:
+                    ours = [fqn for fqn, of in saved.pieces.items() if of[0].item.path[0] == name]
+                    for fqn in ours:
                         saved.whole(fqn)
             except Exception as error:  # whatever making it raises is the answer
                 yield f"{name} cannot be made of what is stored: {type(error).__name__}: {error}"
-
-
-def _is_of(pieces: list[Piece], name: object) -> bool:
-    return pieces[0].item.path[0] == name
 
 
 def prove(catalog: Catalog, checkpoint: Checkpoint, notes: Mapping[int, FirstSave]) -> Proof:

@@ -75,7 +75,9 @@ def of_three(
         return RehearsalVerdict(restores=True, differs=_named(struck))
     if not _larger(plain):  # The script has noise of its own.
         larger = _named(_larger(struck))
-        return RehearsalVerdict(bool(larger), larger, max(_sizes(plain) or [0.0]))
+        return RehearsalVerdict(
+            bool(larger), larger, max((each.size or 0.0 for each in plain), default=0.0)
+        )
     # Two attempts without a fault differ: what they depend on is neither put back nor restored.
     return RehearsalVerdict(differs=_named(_larger(plain)))
 
@@ -83,10 +85,6 @@ def of_three(
 def _larger(found: Iterable[Difference]) -> list[Difference]:
     """Return the differences that do not come from rounding."""
     return [each for each in found if each.size is None or each.size > ROUNDING]
-
-
-def _sizes(found: Sequence[Difference]) -> list[float]:
-    return [each.size for each in found if each.size is not None]
 
 
 def _named(found: Sequence[Difference]) -> tuple[str, ...]:

@@ -338,18 +338,11 @@ def filled(structure: Any, get: Callable[[str], Any], *, exact: bool = False) ->
     return fill(structure)
 
 
-def is_array(value: Any) -> bool:
-    """Return whether it is an array of numpy's, which need not be installed."""
-    return type(value).__module__ == "numpy" and type(value).__name__ == "ndarray"
-
-
-def _are_alike(old: Any, new: Any) -> bool:
-    """Return whether all is the same of a container, or an array, but for its content."""
-    if is_array(old):
-        told = [(each.dtype, each.shape, each.strides, each.flags.writeable) for each in (old, new)]
-    else:
-        told = [getattr(each, "maxlen", None) for each in (old, new)]
-    return bool(told[0] == told[1])
+def _layout(value: Any) -> tuple[Any, ...]:
+    """Return what a container, or an array of numpy's, is besides its content."""
+    if type(value).__name__ != "ndarray":
+        return type(value), getattr(value, "maxlen", None)
+    return value.dtype, value.shape, value.strides, value.flags.writeable
 
 
 def copied_into(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
@@ -386,16 +379,17 @@ def poured(
         old.clear()
         old.update(content)
         return old
-    if isinstance(old, list | deque) and isinstance(new, type(old)) and _are_alike(old, new):
-        content = [pour(*pair) for pair in zip_longest([*old][: len(new)], new)]
+    same = _layout(old) == _layout(new)
+    if (isinstance(old, list) and isinstance(new, list)) or (same and isinstance(old, deque)):
+        parts = [pour(*pair) for pair in zip_longest([*old][: len(new)], new)]
         old.clear()
-        old.extend(content)
+        old.extend(parts)
         return old
-    if type(old) is type(new) is set:
+    if same and isinstance(old, set):
         old.clear()
         old.update(new)
         return old
-    if is_array(old) and is_array(new) and _are_alike(old, new) and old.flags.writeable:
+    if same and type(old).__name__ == "ndarray" and old.flags.writeable:
         old[...] = new
         return old
     if isinstance(old, torch.Tensor) and isinstance(new, torch.Tensor) and old is not new:

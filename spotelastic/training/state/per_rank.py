@@ -82,8 +82,6 @@ def _apart(name: str, value: Any) -> Any:
             return apart(value)
         parameter = isinstance(value, torch.nn.Parameter)
         return dressed(value.detach(), parameter, value.requires_grad, None)
-    if type(value) is dict:
-        return {key: _apart(name, entry) for key, entry in value.items()}
     if type(value) in (list, tuple):
         return type(value)(_apart(name, entry) for entry in value)
     if isinstance(value, MutableMapping) and hasattr(value, "copy"):

@@ -290,8 +290,9 @@ class CommunicationHook(Plain):
 
     def __init__(self) -> None:
         super().__init__()
-        self.model = self.state["model"] = wrapped(net())
-        self.model.register_comm_hook(None, default_hooks.allreduce_hook)
+        model: Any = wrapped(net())
+        model.register_comm_hook(None, default_hooks.allreduce_hook)
+        self.model = self.state["model"] = model
         self.optimizer = self.state["optimizer"] = sgd(self.model)
 
 
