@@ -151,7 +151,7 @@ class Undo:
         if begun.unknown:
             return "the state has something that cannot be copied at each step"
         if begun.versions != torch_names.write_counts(begun.parameters):
-            return "parameters change before the step vote (see step.vote())"
+            return "parameters, or their moments, change before the step vote (see step.vote())"
         same = begun.watched_versions == torch_names.write_counts(begun.watched)
         if not same or any(
             held.get(name) is not tensor
