@@ -19,7 +19,7 @@ from spotelastic.client.operator.operator_decision import (
 from spotelastic.client.operator.resource import JobResource, digest, wanted
 from spotelastic.client.operator.told import SpecRefusal
 from spotelastic.client.progress import Say
-from spotelastic.errors import UsageError
+from spotelastic.errors import EnvironmentFailure, UsageError
 from spotelastic.kubernetes.elastic_job import KIND, MARK
 from spotelastic.kubernetes.pods import Manifest
 from spotelastic.kubernetes.provider import pod_reading
@@ -53,13 +53,15 @@ def look(api: KubeApi, found: Manifest, image: str) -> LookedAt:
     spec = stored.job()
     # Before the status is read, which is final once there is no pod.
     has_pods = root == "none" and bool(api.found("Pod", KubeNames(its.name).labels()))
+    parts = _parts(api, KubeNames(its.name))
     seen = ResourceSeen(
         its,
         root=root,
         mark=mark,
         has_job=spec is not None,
         has_pods=has_pods,
-        is_whole=_is_whole(api, KubeNames(its.name)),
+        is_whole=all(each is not None and not pod_reading.is_ending(each) for each in parts),
+        hindrance=pod_reading.hindrance(parts),
         published=stored.status(),
         events=stored.events(),
         queue=QueuedJob(_workload(api, its)) if its.queue else None,
@@ -87,6 +89,8 @@ def carry_out(api: KubeApi, at: LookedAt, decision: OperatorDecision, now: float
             api.create(event.manifest(its, api.namespace, now))
         except Conflicting:
             continue  # it was told before
+        except EnvironmentFailure as error:  # as in a namespace that ends, which takes none
+            say(f"{its.name}: {error}")
         say(f"{its.name}: {event.reason}: {event.message}")
     if decision.status != its.status:
         api.patch(KIND, its.name, {"status": dict(decision.status)}, "Status")
@@ -155,11 +159,10 @@ def _give(api: KubeApi, its: JobResource, job: KubeJob) -> None:
     ConfigMapObjects(api, its.name).put(MARK, its.mark(digest(job)))
 
 
-def _is_whole(api: KubeApi, its: KubeNames) -> bool:
-    """Whether the control pod's Deployment and the groups are there, and stay."""
+def _parts(api: KubeApi, its: KubeNames) -> list[Manifest | None]:
+    """Return the control pod's Deployment and the groups, as far as they are there."""
     parts = ("Deployment", its.control), ("ReplicaSet", its.spot), ("ReplicaSet", its.on_demand)
-    found = (api.get(kind, name) for kind, name in parts)
-    return all(each is not None and not pod_reading.is_ending(each) for each in found)
+    return [api.get(kind, name) for kind, name in parts]
 
 
 def _workload(api: KubeApi, its: JobResource) -> Manifest | None:

@@ -14,7 +14,7 @@ from spotelastic.client.operator.look import carry_out, look
 from spotelastic.client.operator.operator_decision import decide
 from spotelastic.client.operator.resource import JobResource
 from spotelastic.client.operator.tainted_nodes import TaintedNodes
-from spotelastic.client.operator.told import JobEvent
+from spotelastic.client.operator.told import HINDERED, JobEvent
 from spotelastic.client.progress import Say
 from spotelastic.clock import steady, wall
 from spotelastic.errors import SpotelasticError
@@ -95,8 +95,11 @@ class JobOperator:
         return decision.look_again
 
     def _tell_failure(self, its: JobResource, text: str) -> None:
-        """Tell people what keeps the operator from its work, once."""
-        event = JobEvent.of(its, "Failed", text, (its.generation, text))
+        """Tell people what keeps the operator from its work: in the status, and once as an Event."""
+        event = JobEvent.of(its, HINDERED, text, (its.generation, text))
+        said = {"reason": HINDERED, "message": event.message}
+        with suppress(SpotelasticError):  # nothing can be told
+            self._api.patch(KIND, its.name, {"status": said}, "Status")
         with suppress(SpotelasticError):  # it was told before, or nothing can be told
             self._api.create(event.manifest(its, self._api.namespace, wall()))
 

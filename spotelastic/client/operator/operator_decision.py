@@ -14,6 +14,7 @@ from spotelastic.client.kubernetes.cluster_mark import ClusterMark
 from spotelastic.client.operator.kueue import QueuedJob
 from spotelastic.client.operator.resource import JobResource
 from spotelastic.client.operator.told import (
+    HINDERED,
     JobEvent,
     SpecRefusal,
     changes,
@@ -61,6 +62,8 @@ class ResourceSeen:
     is_whole: bool = True
     """Whether its control pod's Deployment and its groups are there: they go with the first object,
     and groups go by themselves if no controller has led for long."""
+    hindrance: str = ""
+    """Why the namespace refuses pods of these; empty: it does not."""
     has_pods: bool = False
     """Whether pods of a cluster whose first object is gone are there."""
     anything_left: bool = False
@@ -135,14 +138,22 @@ def decide(seen: ResourceSeen, now: float) -> OperatorDecision:
     told = from_cluster(resource, seen.events if seen.state else (), MOST_EVENTS)
     was_suspended = seen.queue is not None and seen.is_stopped and not seen.has_ended
     state = None if was_suspended else seen.state
-    after = status(resource, state, refusal, now, is_over=seen.has_ended, waits=seen.waits)
+    after = status(
+        resource,
+        state,
+        refusal,
+        now,
+        is_over=seen.has_ended,
+        waits=seen.waits,
+        hindrance=seen.hindrance,
+    )
     lingers = _lingers(seen, after["conditions"], now)
     if step == "none" and lingers <= 0.0:
         step = "end"
     after |= {"events": int(resource.status.get("events") or 0) + len(told)}
     if seen.state is None:
         after["events"] = 0
-    said = changes(resource, after) + _announced(seen, step)
+    said = changes(resource, after) + _announced(seen, step) + _hindered(seen)
     look = min(REST_EVERY, lingers) if seen.has_ended else LOOK_EVERY
     more = len(told) == MOST_EVENTS
     if step != "none" or more or resource.is_deleted or seen.is_ending:
@@ -237,3 +248,11 @@ def _announced(seen: ResourceSeen, step: OperatorStep) -> tuple[JobEvent, ...]:
         return ()
     reason, message = texts[step]
     return (JobEvent.of(resource, reason, message, key),)
+
+
+def _hindered(seen: ResourceSeen) -> tuple[JobEvent, ...]:
+    """Return that pods are refused. Each try has another pod's name, and is the same to people."""
+    if not seen.hindrance:
+        return ()
+    key = (seen.resource.generation, seen.hindrance.partition(" is forbidden: ")[2])
+    return (JobEvent.of(seen.resource, HINDERED, seen.hindrance, key),)

@@ -12,7 +12,9 @@ from spotelastic.model.progress import Event, Status
 
 MOST_TEXT = 1024
 """Most characters of an Event's message, and of a reason."""
-WARNINGS = frozenset({"notice", "loss", "failure", "Refused", "Failed"})
+HINDERED = "Hindered"
+"""Reason of what cannot be made now, as the API server or the namespace refuses it."""
+WARNINGS = frozenset({"notice", "loss", "failure", "Refused", "Failed", HINDERED})
 COMPONENT = "spotelastic-operator"
 
 
@@ -80,10 +82,12 @@ def status(
     *,
     is_over: bool,
     waits: tuple[str, str] | None = None,
+    hindrance: str = "",
 ) -> dict[str, Any]:
     """Return the status. `is_over`: the job has ended, even if nothing is published any more.
 
-    `waits`: the state and the message of a job that its queue keeps from running.
+    `waits`: the state and the message of a job that its queue keeps from running. `hindrance`: why
+    pods of one that begins are refused.
     """
     known = its.status
     if its.is_deleted:
@@ -98,10 +102,13 @@ def status(
         state, message = "refused", refusal.message
     else:
         state, message = "pending", "the cluster is being made"
+    reason = refusal.reason if refusal and state == "refused" else _word(state)
+    if hindrance and state == "pending":
+        reason, message = HINDERED, hindrance
     training = () if published is None or waits is not None else published.nodes
     return {
         "state": state,
-        "reason": refusal.reason if refusal and state == "refused" else _word(state),
+        "reason": reason,
         "message": message[:MOST_TEXT],
         "step": published.step if published is not None else int(known.get("step") or 0),
         "nodes": sum(node.state == "training" for node in training),

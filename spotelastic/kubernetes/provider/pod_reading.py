@@ -62,6 +62,15 @@ def worker_group(name: str, desired: int, pods: Iterable[Manifest]) -> WorkerGro
     return WorkerGroup(name, desired, members, (ANYWHERE,), (ANYWHERE,))
 
 
+def hindrance(parts: Iterable[Manifest | None]) -> str:
+    """Return why pods of ReplicaSets or Deployments are refused, as by a quota; empty: none is."""
+    for part in parts:
+        for each in ((part or {}).get("status") or {}).get("conditions") or ():
+            if each["type"] == "ReplicaFailure" and each["status"] == "True":
+                return str(each.get("message") or each.get("reason"))
+    return ""
+
+
 def news(
     before: Iterable[Manifest] | None, after: Iterable[Manifest], now: float
 ) -> tuple[CloudEvent, ...]:
