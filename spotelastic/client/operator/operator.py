@@ -95,7 +95,7 @@ class JobOperator:
         return decision.look_again
 
     def _tell_failure(self, its: JobResource, text: str) -> None:
-        """Tell people what keeps the operator from its work: in the status, and once as an Event."""
+        """Tell people what keeps the operator from its work: in the status, and as one Event."""
         event = JobEvent.of(its, HINDERED, text, (its.generation, text))
         said = {"reason": HINDERED, "message": event.message}
         with suppress(SpotelasticError):  # nothing can be told

@@ -1,4 +1,4 @@
-"""ElasticJobs that a cluster will not have: what is refused at once, and what is told of the rest."""
+"""ElasticJobs that a cluster will not have: what is refused at once, and what is told later."""
 
 import threading
 from pathlib import Path

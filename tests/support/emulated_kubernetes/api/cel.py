@@ -1,7 +1,8 @@
 """Evaluates the rules of a CustomResourceDefinition, as far as this project's go (pure).
 
 Of CEL there are `has`, fields of `self` and `oldSelf`, whole numbers, `==`, `<=`, `!`, `&&`, `||`,
-parentheses, and of texts `size()` and `matches('…')`. A rule with anything else is an error, and not true.
+parentheses, and of texts `size()` and `matches('…')`. A rule with anything else is an error, and
+not true.
 """
 
 import re
