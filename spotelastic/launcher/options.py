@@ -166,11 +166,8 @@ def _parse(path: Path, name: str) -> None:
     """Check that a source file is valid Python; a compiled one was parsed before."""
     if _holds_modules(path) or not path.is_file():
         return
-    try:
-        with path.open("rb") as file:
-            begin = file.read(len(MAGIC_NUMBER))
-    except OSError as error:
-        raise UsageError(f"{name} cannot be read: {error.strerror}") from None
+    with path.open("rb") as file:
+        begin = file.read(len(MAGIC_NUMBER))
     if path.suffix == ".pyc" and begin != MAGIC_NUMBER:
         raise UsageError(f"{name} was compiled by another version of Python: compile it again")
     if begin != MAGIC_NUMBER:

@@ -437,11 +437,6 @@ def test_a_script_is_told_from_another_version_of_it(tmp_path: Path) -> None:
     assert launcher_options.code("module", ("train",)) == ""
 
 
-def test_a_script_that_cannot_be_read_is_told_in_a_line(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="mem cannot be read: Input/output error"):
-        launcher_options.command(parse(["/proc/self/mem"], {}), tmp_path, {})
-
-
 def test_looking_for_a_module_imports_nothing(tmp_path: Path) -> None:
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "__init__.py").write_text("raise AssertionError('imported')")
