@@ -137,7 +137,7 @@ def test_a_cluster_that_is_taken_down_interrupts_nobody() -> None:
     story = asked("abc").end().propose("drain", "def", resume=memory(30)).train(60, after=9.0)
     rows = story.report().interruptions
     assert [row.node for row in rows] == ["a", "b", "c"], "others went on"
-    assert all(row.pause_s == pytest.approx(9.0 - STEP) for row in rows)
+    assert all(row.first_step_at is not None for row in rows)
 
 
 def test_a_loss_first_seen_as_a_worker_failure_is_one_row() -> None:
