@@ -15,6 +15,8 @@ from spotelastic.kubernetes.provider.kube_names import GROUP, KubeNames
 COST = "controller.kubernetes.io/pod-deletion-cost"
 """Annotation of a pod: of too many pods, those with the lowest cost go first."""
 GOES_FIRST = "-1000"
+NOTHING = {part: {"cpu": "10m", "memory": "16Mi"} for part in ("requests", "limits")}
+"""Requests and limits of the pod that the switch never has: policies ask for them all the same."""
 
 
 def owner(manifest: Manifest) -> Manifest:
@@ -50,6 +52,7 @@ def switch(its: KubeNames, image: str, root: Manifest, within: float) -> Manifes
         "name": "none",
         "image": image,
         "command": ["true"],
+        "resources": NOTHING,
         "securityContext": CONTAINER_SECURITY,
     }
     pod = {**pod_security(), "restartPolicy": "Never", "containers": [container]}

@@ -23,6 +23,23 @@ from spotelastic.kubernetes.pods import Manifest
 from spotelastic.kubernetes.provider.api_client import KubeApi
 
 
+THEIRS: dict[str, dict[str, Any]] = {
+    "Role": {"apiVersion": "rbac.authorization.k8s.io/v1", "rules": []},
+    "Service": {"apiVersion": "v1", "spec": {"selector": {"app": "web"}}},
+    "Deployment": {
+        "apiVersion": "apps/v1",
+        "spec": {
+            "replicas": 0,
+            "selector": {"matchLabels": {"app": "web"}},
+            "template": {
+                "metadata": {"labels": {"app": "web"}},
+                "spec": {"containers": [{"name": "web", "image": "w", "command": ["web"]}]},
+            },
+        },
+    },
+}
+
+
 class PolicedApi(StoredApi):
     """A namespace in which an admission webhook refuses groups of workers, until it is content."""
 
@@ -96,6 +113,25 @@ def test_a_policy_that_refuses_a_group_is_told_until_it_is_content() -> None:
     assert "no label team" in place.status()["message"]
     assert len(place.told()) == 1
     cast(PolicedApi, place.own).content = True
+    place.look()
+    assert place.status()["reason"] == "Pending"
+
+
+@pytest.mark.parametrize("kind", ["Role", "Service", "Deployment"])
+def test_an_object_of_somebody_else_that_has_a_name_of_the_clusters_is_left_alone(
+    kind: str,
+) -> None:
+    place = Place()
+    theirs = {"kind": kind, "metadata": {"name": "gpt-control"}, **THEIRS[kind]}
+    before = place.api.create(theirs)
+    place.apply()
+    place.look()
+    after = place.api.get(kind, "gpt-control")
+    assert after is not None
+    parts = ("rules", "spec")
+    assert [after.get(part) for part in parts] == [before.get(part) for part in parts]
+    assert f"the {kind} gpt-control in ml is not this job's" in place.status()["message"]
+    place.api.delete(kind, "gpt-control")
     place.look()
     assert place.status()["reason"] == "Pending"
 
