@@ -27,7 +27,6 @@ from spotelastic.kubernetes.provider.api_client import KINDS, KubeApi
 from spotelastic.kubernetes.provider.call_errors import Conflicting, Missing, Undefined
 from spotelastic.kubernetes.provider.config_map_objects import ConfigMapObjects
 from spotelastic.kubernetes.provider.kube_names import KubeNames
-from spotelastic.model.job import JobSpec
 
 MADE = tuple(kind for kind in KINDS if kind != "Secret")
 """Kinds of which a cluster has objects that an ElasticJob makes: its secrets are the user's own."""
@@ -39,7 +38,6 @@ class LookedAt:
 
     seen: ResourceSeen
     job: KubeJob | None = None
-    known: JobSpec | None = None
 
 
 def look(api: KubeApi, found: Manifest, image: str) -> LookedAt:
@@ -78,7 +76,7 @@ def look(api: KubeApi, found: Manifest, image: str) -> LookedAt:
     drift = () if spec is None or not seen.is_ours else tuple(differences(spec, job.spec))
     linger = job.validated.spec.linger
     asked = replace(seen, digest=digest(job), drift=drift, linger=linger)
-    return LookedAt(asked, job, spec)
+    return LookedAt(asked, job)
 
 
 def carry_out(api: KubeApi, at: LookedAt, decision: OperatorDecision, now: float, say: Say) -> None:
@@ -94,7 +92,7 @@ def carry_out(api: KubeApi, at: LookedAt, decision: OperatorDecision, now: float
         say(f"{its.name}: {event.reason}: {event.message}")
     if decision.status != its.status:
         api.patch(KIND, its.name, {"status": dict(decision.status)}, "Status")
-    _take(api, at, decision, say)
+    _take(api, at, decision)
     queue, after = at.seen.queue, decision.status
     if queue is not None and decision.step == "ask":
         _ask(api, its, queue)
@@ -129,12 +127,8 @@ def _ask(api: KubeApi, its: JobResource, queue: QueuedJob) -> None:
         raise Undefined(kueue.KIND) from error
 
 
-def _take(api: KubeApi, at: LookedAt, decision: OperatorDecision, say: Say) -> None:
+def _take(api: KubeApi, at: LookedAt, decision: OperatorDecision) -> None:
     its, job = at.seen.resource, at.job
-
-    def tell(text: str) -> None:
-        say(f"{its.name}: {text}")
-
     match decision.step:
         case "hold":
             take_down.hold(api, its.name, held=True)
@@ -147,16 +141,12 @@ def _take(api: KubeApi, at: LookedAt, decision: OperatorDecision, say: Say) -> N
         case "suspend":
             take_down.suspend(api, its.name)
         case "create" if job is not None:
-            bring_up.create(api, job, tell)
-            _give(api, its, job)
-        case "change" if job is not None and at.known is not None:
-            bring_up.change(api, job, at.known, tell)
-            _give(api, its, job)
-
-
-def _give(api: KubeApi, its: JobResource, job: KubeJob) -> None:
-    """Note that the cluster has the job."""
-    ConfigMapObjects(api, its.name).put(MARK, its.mark(digest(job)))
+            bring_up.create(api, job)
+        case "change" if job is not None:
+            bring_up.change(api, job)
+    if job is not None and decision.step in ("create", "change"):
+        # The cluster has the job.
+        ConfigMapObjects(api, its.name).put(MARK, its.mark(digest(job)))
 
 
 def _parts(api: KubeApi, its: KubeNames) -> list[Manifest | None]:

@@ -19,6 +19,7 @@ from spotelastic.client.operator.told import (
     SpecRefusal,
     changes,
     from_cluster,
+    hindered,
     status,
 )
 from spotelastic.kubernetes.elastic_job import QUEUED, SUSPENDED
@@ -112,8 +113,8 @@ class ResourceSeen:
         """Whether the job has ended. A job that was restarted has not."""
         if self.state is not None:
             return self.state.state in ENDED
-        said = {each["type"]: each["status"] for each in self.resource.status.get("conditions", ())}
-        return "True" in (said.get("Succeeded"), said.get("Failed"))
+        said = map(self.resource.condition, ("Succeeded", "Failed"))
+        return any(each.get("status") == "True" for each in said)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,22 +139,19 @@ def decide(seen: ResourceSeen, now: float) -> OperatorDecision:
     told = from_cluster(resource, seen.events if seen.state else (), MOST_EVENTS)
     was_suspended = seen.queue is not None and seen.is_stopped and not seen.has_ended
     state = None if was_suspended else seen.state
-    after = status(
-        resource,
-        state,
-        refusal,
-        now,
-        is_over=seen.has_ended,
-        waits=seen.waits,
-        hindrance=seen.hindrance,
-    )
+    after = status(resource, state, refusal, now, is_over=seen.has_ended, waits=seen.waits)
     lingers = _lingers(seen, after["conditions"], now)
     if step == "none" and lingers <= 0.0:
         step = "end"
     after |= {"events": int(resource.status.get("events") or 0) + len(told)}
     if seen.state is None:
         after["events"] = 0
-    said = changes(resource, after) + _announced(seen, step) + _hindered(seen)
+    said = changes(resource, after) + _announced(seen, step)
+    if seen.hindrance:
+        event = hindered(resource, seen.hindrance)
+        said += (event,)
+        if after["state"] == "pending":
+            after |= {"reason": HINDERED, "message": event.message}
     look = min(REST_EVERY, lingers) if seen.has_ended else LOOK_EVERY
     more = len(told) == MOST_EVENTS
     if step != "none" or more or resource.is_deleted or seen.is_ending:
@@ -248,11 +246,3 @@ def _announced(seen: ResourceSeen, step: OperatorStep) -> tuple[JobEvent, ...]:
         return ()
     reason, message = texts[step]
     return (JobEvent.of(resource, reason, message, key),)
-
-
-def _hindered(seen: ResourceSeen) -> tuple[JobEvent, ...]:
-    """Return that pods are refused. Each try has another pod's name, and is the same to people."""
-    if not seen.hindrance:
-        return ()
-    key = (seen.resource.generation, seen.hindrance.partition(" is forbidden: ")[2])
-    return (JobEvent.of(seen.resource, HINDERED, seen.hindrance, key),)

@@ -69,6 +69,11 @@ class JobEvent:
         }
 
 
+def hindered(its: JobResource, text: str) -> JobEvent:
+    """Return that something is refused. Each try names another pod, and is the same to people."""
+    return JobEvent.of(its, HINDERED, text, (its.generation, text.partition(" is forbidden: ")[2]))
+
+
 def time_text(seconds: float) -> str:
     """Return a time as Kubernetes writes it, in whole seconds."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -82,12 +87,10 @@ def status(
     *,
     is_over: bool,
     waits: tuple[str, str] | None = None,
-    hindrance: str = "",
 ) -> dict[str, Any]:
     """Return the status. `is_over`: the job has ended, even if nothing is published any more.
 
-    `waits`: the state and the message of a job that its queue keeps from running. `hindrance`: why
-    pods of one that begins are refused.
+    `waits`: the state and the message of a job that its queue keeps from running.
     """
     known = its.status
     if its.is_deleted:
@@ -102,13 +105,10 @@ def status(
         state, message = "refused", refusal.message
     else:
         state, message = "pending", "the cluster is being made"
-    reason = refusal.reason if refusal and state == "refused" else _word(state)
-    if hindrance and state == "pending":
-        reason, message = HINDERED, hindrance
     training = () if published is None or waits is not None else published.nodes
     return {
         "state": state,
-        "reason": reason,
+        "reason": refusal.reason if refusal and state == "refused" else _word(state),
         "message": message[:MOST_TEXT],
         "step": published.step if published is not None else int(known.get("step") or 0),
         "nodes": sum(node.state == "training" for node in training),
@@ -119,10 +119,9 @@ def status(
 
 def changes(its: JobResource, after: Mapping[str, Any]) -> tuple[JobEvent, ...]:
     """Return what is to be told of conditions that change."""
-    before = {each["type"]: each for each in its.status.get("conditions", ())}
     found = []
     for each in after["conditions"]:
-        was = before.get(each["type"], {})
+        was = its.condition(each["type"])
         same = all(was.get(key) == each[key] for key in ("status", "reason"))
         holds = each["status"] == "True"
         if same or not (holds or each["type"] == "Accepted"):

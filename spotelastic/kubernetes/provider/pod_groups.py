@@ -10,6 +10,7 @@ import copy
 import math
 
 from spotelastic.kubernetes.pods import CONTAINER_SECURITY, Manifest, pod_security
+from spotelastic.kubernetes.provider import pod_reading
 from spotelastic.kubernetes.provider.kube_names import GROUP, KubeNames
 
 COST = "controller.kubernetes.io/pod-deletion-cost"
@@ -77,6 +78,4 @@ def switch(its: KubeNames, image: str, root: Manifest, within: float) -> Manifes
 
 def is_over(switch: Manifest) -> bool:
     """Whether the switch has ended, or is being deleted: its groups go."""
-    conditions = switch.get("status", {}).get("conditions", ())
-    failed = any(each["type"] == "Failed" and each["status"] == "True" for each in conditions)
-    return failed or bool(switch["metadata"].get("deletionTimestamp"))
+    return bool(pod_reading.holding(switch, "Failed")) or pod_reading.is_ending(switch)

@@ -22,7 +22,6 @@ from spotelastic.kubernetes.elastic_job import API_VERSION, KIND
 from spotelastic.kubernetes.pods import Manifest
 from spotelastic.kubernetes.provider.api_client import KubeApi
 
-
 THEIRS: dict[str, dict[str, Any]] = {
     "Role": {"apiVersion": "rbac.authorization.k8s.io/v1", "rules": []},
     "Service": {"apiVersion": "v1", "spec": {"selector": {"app": "web"}}},
