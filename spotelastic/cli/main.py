@@ -109,7 +109,7 @@ def _fail(message: str, code: int) -> None:
 
 FAULTS = {
     errno.EACCES: "your user has no right to it",
-    errno.EIO: "it, or its disk, does not work",
+    errno.EIO: "a disk, or a device, does not work",
     errno.ENOSPC: "make room there",
     errno.EDQUOT: "your quota is used up",
     errno.EROFS: "it is mounted read-only",

@@ -16,7 +16,7 @@ GRACE = 120
 """Default seconds between SIGTERM and SIGKILL for a pod: what a spot interruption leaves."""
 LONGEST_NAME = 63
 """Most characters of a name. A job's has fewer: its pods are NAME-workers-on-demand-xxxxx."""
-_NAME = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 _KEY = re.compile(r"[A-Za-z0-9._-]+")
 _LABEL = re.compile(r"([a-z0-9.-]+/)?[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 _QUANTITY = re.compile(r"(\d+(?:\.\d+)?)(m|k|M|G|T|Ki|Mi|Gi|Ti)?")
@@ -131,8 +131,8 @@ def checked_name(flag: str, name: str) -> None:
     """Check the name of an object. Raises `UsageError` if Kubernetes would not take it."""
     if len(name) > LONGEST_NAME or not _NAME.fullmatch(name):
         raise UsageError(
-            f"{flag} {name}: a name is lower-case letters, digits and hyphens, begins with a "
-            f"letter, and has at most {LONGEST_NAME} characters"
+            f"{flag} {name}: a name is lower-case letters and digits, with hyphens between them, "
+            f"and has at most {LONGEST_NAME} characters"
         )
 
 

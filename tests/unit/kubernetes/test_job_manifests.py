@@ -107,6 +107,10 @@ def test_what_kubernetes_would_refuse_is_a_usage_error(given: dict[str, Any], to
         pod_job(**given)
 
 
+def test_a_namespace_may_begin_with_a_digit() -> None:
+    assert pod_job(namespace="2026-team").namespace == "2026-team"
+
+
 def test_wrong_quantities_and_names_are_told_with_their_flag() -> None:
     with pytest.raises(UsageError, match="--memory 64GB: expected a quantity"):
         PodResources(memory="64GB")
