@@ -125,21 +125,6 @@ def test_a_node_that_was_asked_to_leave_is_told_by_who_asked(
     assert (row.kind, row.node, row.steps_lost) == (kind, "b", 0)
 
 
-def test_a_cluster_that_is_taken_down_interrupts_nobody() -> None:
-    def asked(nodes: str) -> Story:
-        story = Story().propose("start", "abc").train(30, after=1.0)
-        for node in nodes:
-            story.tell("leave", node, kind="leave", at=story.now, seen_at=story.now)
-        return story.end().propose("drain", "", about=nodes, started=False)
-
-    assert asked("abc").report(state="running").interruptions == ()
-    assert [row.node for row in asked("ab").report(state="running").interruptions] == ["a", "b"]
-    story = asked("abc").end().propose("drain", "def", resume=memory(30)).train(60, after=9.0)
-    rows = story.report().interruptions
-    assert [row.node for row in rows] == ["a", "b", "c"], "others went on"
-    assert all(row.first_step_at is not None for row in rows)
-
-
 def test_a_loss_first_seen_as_a_worker_failure_is_one_row() -> None:
     """The peers' workers fail at once; the lost node is left out only of the second proposal."""
     story = Story().propose("start", "abc").train(37, after=1.0)
