@@ -18,6 +18,7 @@ import signal
 import threading
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -110,10 +111,7 @@ def run() -> int:
     held.write(lock.held_until)
     logger.info("holds the Lease")
     children = _Children()
-    keeper = threading.Thread(
-        target=_keep, args=(lock, over, held, children), name="lease", daemon=True
-    )
-    keeper.start()
+    keeper = lock.keeping(over, held.write, partial(_end, children))
     try:
         spec = _spec(ConfigMapObjects(api, os.environ[CLUSTER]), over)
         code = 0 if spec is None else _supervise(api, spec, children)
@@ -151,16 +149,10 @@ def controller() -> int:
     return code
 
 
-def _keep(lock: LeaseLock, over: threading.Event, held: HeldUntil, children: _Children) -> None:
-    """Renews the Lease until the pod ends. Whatever else ends this ends the pod at once."""
-    kept = False
-    try:
-        kept = lock.keep(over, held.write)
-    finally:
-        if not kept:
-            logger.error("the Lease could not be renewed: etcd and the controller are ended")
-            children.kill()
-            os._exit(LOST)
+def _end(children: _Children) -> None:
+    logger.error("the Lease could not be renewed: etcd and the controller are ended")
+    children.kill()
+    os._exit(LOST)
 
 
 def _supervise(api: KubeApi, spec: JobSpec, children: _Children) -> int:

@@ -108,6 +108,8 @@ def _fail(message: str, code: int) -> None:
 
 
 FAULTS = {
+    errno.EACCES: "your user has no right to it",
+    errno.EIO: "a disk, or a device, does not work",
     errno.ENOSPC: "make room there",
     errno.EDQUOT: "your quota is used up",
     errno.EROFS: "it is mounted read-only",

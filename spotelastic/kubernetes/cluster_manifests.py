@@ -12,6 +12,7 @@ Must never happen: a worker's pod has a token of the cluster that nobody asked f
 may make pods, or a manifest has the value of a secret.
 """
 
+import base64
 from collections.abc import Sequence
 from typing import Any
 
@@ -89,7 +90,7 @@ def code(its: KubeNames, number: int, part: bytes, root: Manifest) -> Manifest:
     """Return the ConfigMap with one part of the code."""
     name = pod_files.part_name(its.cluster, number)
     made = _named(its, name, "code", "v1", "ConfigMap", root)
-    return {**made, "binaryData": {pod_files.JOB_FILE: pod_files.binary(part)}}
+    return {**made, "binaryData": {pod_files.JOB_FILE: base64.b64encode(part).decode()}}
 
 
 def worker_template(its: KubeNames, job: PodJob, spec: JobSpec) -> Manifest:

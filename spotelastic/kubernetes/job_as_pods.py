@@ -14,11 +14,9 @@ SHARED_MEMORY = "32Gi"
 """Size of /dev/shm for pods that have no memory limit."""
 GRACE = 120
 """Default seconds between SIGTERM and SIGKILL for a pod: what a spot interruption leaves."""
-LONGEST = 39
-"""Most characters of a job's name: its pods, NAME-workers-on-demand-xxxxx, have at most 63."""
 LONGEST_NAME = 63
-"""Most characters of other names."""
-_NAME = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
+"""Most characters of a name. A job's has fewer: its pods are NAME-workers-on-demand-xxxxx."""
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 _KEY = re.compile(r"[A-Za-z0-9._-]+")
 _LABEL = re.compile(r"([a-z0-9.-]+/)?[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 _QUANTITY = re.compile(r"(\d+(?:\.\d+)?)(m|k|M|G|T|Ki|Mi|Gi|Ti)?")
@@ -118,7 +116,7 @@ class PodJob:
     metrics_port: int = 0
 
     def __post_init__(self) -> None:
-        checked_name("--name", self.name, LONGEST)
+        checked_name("--name", self.name)
         if self.namespace:
             checked_name("--namespace", self.namespace)
         if not self.image or re.search(r"\s", self.image):
@@ -127,20 +125,15 @@ class PodJob:
             raise UsageError(
                 f"--storage {self.storage}: give a URL that all pods reach, such as s3://BUCKET/RUN"
             )
-        if self.grace < 1:
-            raise UsageError(f"--grace-period {self.grace}: needs to be at least 1")
 
 
-def checked_name(flag: str, name: str, longest: int = LONGEST_NAME) -> str:
-    """Return the name of an object. Raises `UsageError` if Kubernetes would not take it."""
-    if len(name) > longest and _NAME.fullmatch(name):
-        raise UsageError(f"{flag} {name}: a name has at most {longest} characters")
-    if not _NAME.fullmatch(name):
+def checked_name(flag: str, name: str) -> None:
+    """Check the name of an object. Raises `UsageError` if Kubernetes would not take it."""
+    if len(name) > LONGEST_NAME or not _NAME.fullmatch(name):
         raise UsageError(
-            f"{flag} {name}: a name is lower-case letters, digits and hyphens, and begins with a "
-            "letter"
+            f"{flag} {name}: a name is lower-case letters and digits, with hyphens between them, "
+            f"and has at most {LONGEST_NAME} characters"
         )
-    return name
 
 
 def quantity(flag: str, text: str) -> float:

@@ -6,7 +6,6 @@ They are ConfigMaps of fixed names, which the pod mounts: so a worker needs no a
 pod may start while they are changed, and verifies the code by the hash in the description.
 """
 
-import base64
 import gzip
 import json
 from pathlib import Path
@@ -75,8 +74,3 @@ def job(folder: Path) -> bytes:
         return gzip.decompress((folder / JOB_FILE).read_bytes())
     except (OSError, EOFError) as error:
         raise EnvironmentFailure(f"there is no description of a job in {folder}: {error}") from None
-
-
-def binary(data: bytes) -> str:
-    """Return bytes as a ConfigMap holds them."""
-    return base64.b64encode(data).decode()

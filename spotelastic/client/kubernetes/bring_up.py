@@ -10,11 +10,9 @@ from dataclasses import replace
 import msgspec
 
 from spotelastic.client.config.capacity_policy import keep_deadline
-from spotelastic.client.config.differences import differences
 from spotelastic.client.kubernetes import kube_cluster
 from spotelastic.client.kubernetes.kube_cluster import put, released, ship
 from spotelastic.client.kubernetes.kube_job import KubeJob
-from spotelastic.client.progress import Say
 from spotelastic.cloud.bucket import JOB
 from spotelastic.cloud.model import UNATTENDED
 from spotelastic.errors import EnvironmentFailure, Unavailable
@@ -28,7 +26,7 @@ from spotelastic.kubernetes.provider.kube_names import KubeNames
 from spotelastic.model.job import JobSpec
 
 
-def create(api: KubeApi, job: KubeJob, say: Say) -> None:
+def create(api: KubeApi, job: KubeJob) -> None:
     """Create the cluster. It may be interrupted, and repeated at any point."""
     its, stored = KubeNames(job.name), ConfigMapObjects(api, job.name)
     root = api.ensure(cluster_manifests.root(its, job.owner))
@@ -39,16 +37,14 @@ def create(api: KubeApi, job: KubeJob, say: Say) -> None:
     _ship(api, its, job, root)
     stored.put(JOB, msgspec.json.encode(job.spec))
     _put_running(api, its, job, root)
-    say(f"{its.control}: etcd and the controller; the ReplicaSet {its.spot} has the workers")
 
 
-def change(api: KubeApi, job: KubeJob, known: JobSpec, say: Say) -> None:
+def change(api: KubeApi, job: KubeJob) -> None:
     """Give the cluster that is there the job. It may be interrupted, and repeated at any point."""
     its, stored = KubeNames(job.name), ConfigMapObjects(api, job.name)
     root = kube_cluster.root(api, job.name)
     if root is None:
         raise EnvironmentFailure(f"{job.name} is just being taken down")
-    say(f"changes: {'; '.join(differences(known, job.spec)) or 'pods that start from now on'}")
     _put_running(api, its, job, root)
     _ship(api, its, job, root)
     stored.change_job(lambda before: _beside(before, job.spec))

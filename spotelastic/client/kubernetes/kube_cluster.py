@@ -14,7 +14,7 @@ from spotelastic.kubernetes.provider import pod_reading, queues
 from spotelastic.kubernetes.provider.api_client import KubeApi
 from spotelastic.kubernetes.provider.call_errors import Conflicting
 from spotelastic.kubernetes.provider.config_map_objects import ConfigMapObjects
-from spotelastic.kubernetes.provider.kube_names import KubeNames
+from spotelastic.kubernetes.provider.kube_names import CLUSTER, KubeNames
 from spotelastic.model.job import JobSpec
 from spotelastic.model.requests.command import Command
 
@@ -119,9 +119,19 @@ def ship(api: KubeApi, its: KubeNames, archive: bytes, owner: Manifest) -> None:
 
 
 def put(api: KubeApi, manifest: Manifest) -> None:
-    """Create an object, or give the one that is there the same content."""
+    """Create an object, or give the cluster's that is there the same content.
+
+    Raises `EnvironmentFailure` if it is no object of the cluster.
+    """
     try:
         api.create(manifest)
-    except Conflicting:
+    except Conflicting as error:
+        kind, its = manifest["kind"], manifest["metadata"]
+        own = api.found(kind, {CLUSTER: its["labels"][CLUSTER]})
+        if its["name"] not in {each["metadata"]["name"] for each in own}:
+            raise EnvironmentFailure(
+                f"the {kind} {its['name']} in {api.namespace} is not this job's: delete it, or "
+                "give the job another name"
+            ) from error
         content = {key: value for key, value in manifest.items() if key not in ("metadata", "kind")}
-        api.patch(manifest["kind"], manifest["metadata"]["name"], content)
+        api.patch(kind, its["name"], content)

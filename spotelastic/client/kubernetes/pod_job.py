@@ -70,7 +70,9 @@ def pod_template(given: str | None) -> Mapping[str, Any]:
     shown = "--pod-template" if is_text else f"--pod-template {given}"
     try:
         found = json.loads(given) if is_text else yaml_text.read(Path(given).read_text())
-    except (OSError, ValueError, RecursionError) as error:
+        # As JSON has it: a date is a text, as for kubectl, and nothing is within itself.
+        found = json.loads(json.dumps(found, default=str, allow_nan=False))
+    except (OSError, TypeError, ValueError, RecursionError) as error:
         raise UsageError(f"{shown}: cannot be read: {error}") from error
     if not isinstance(found, Mapping):
         raise UsageError(f"{shown}: expected the mappings metadata and spec")

@@ -23,6 +23,7 @@ from spotelastic.client.kubernetes.kube_job import KubeJob
 from spotelastic.client.kubernetes.pod_job import pod_template
 from spotelastic.client.operator.fields import FIXED, fields
 from spotelastic.client.operator.resource import CODE_FROM, JobResource
+from spotelastic.client.operator.told import HINDERED
 from spotelastic.client.progress import Say
 from spotelastic.client.targets.kube_target import KubeTarget
 from spotelastic.clock import steady
@@ -177,7 +178,7 @@ def _awaited(api: KubeApi, job: KubeJob, generation: int, say: Say) -> KubeClust
 
     Raises `UsageError` if the operator refuses it, and `Unavailable` if there is none.
     """
-    begun, wanted, told = steady(), _as_read(job), ""
+    begun, wanted, told = steady(), _as_read(job), set[str]()
     while True:
         found = api.get(KIND, job.name)
         if found is None:
@@ -188,11 +189,14 @@ def _awaited(api: KubeApi, job: KubeJob, generation: int, say: Say) -> KubeClust
         if is_seen and seen["status"] != "True":
             raise UsageError(f"{job.name} is refused ({seen['reason']}): {seen['message']}")
         known = KubeCluster.of(api, job.name)
-        if is_seen and its.status.get("state") in (elastic_job.QUEUED, elastic_job.SUSPENDED):
+        waits = its.status.get("state") in (elastic_job.QUEUED, elastic_job.SUSPENDED)
+        if is_seen and waits:
             begun, known = steady(), None
-            if (message := str(its.status.get("message"))) != told:
-                say(f"{job.name} waits in its queue: {message}")
-                told = message
+        if is_seen and (waits or its.status.get("reason") == HINDERED):
+            message = f"{job.name} is {its.status['state']}: {its.status['message']}"
+            if message not in told:
+                say(message)
+            told.add(message)
         mark = None if known is None else ClusterMark.of(known.objects)
         is_given = mark is not None and mark.uid == its.uid and mark.digest
         if is_seen and known and is_given:

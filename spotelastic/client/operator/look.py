@@ -19,7 +19,7 @@ from spotelastic.client.operator.operator_decision import (
 from spotelastic.client.operator.resource import JobResource, digest, wanted
 from spotelastic.client.operator.told import SpecRefusal
 from spotelastic.client.progress import Say
-from spotelastic.errors import UsageError
+from spotelastic.errors import EnvironmentFailure, UsageError
 from spotelastic.kubernetes.elastic_job import KIND, MARK
 from spotelastic.kubernetes.pods import Manifest
 from spotelastic.kubernetes.provider import pod_reading
@@ -27,7 +27,6 @@ from spotelastic.kubernetes.provider.api_client import KINDS, KubeApi
 from spotelastic.kubernetes.provider.call_errors import Conflicting, Missing, Undefined
 from spotelastic.kubernetes.provider.config_map_objects import ConfigMapObjects
 from spotelastic.kubernetes.provider.kube_names import KubeNames
-from spotelastic.model.job import JobSpec
 
 MADE = tuple(kind for kind in KINDS if kind != "Secret")
 """Kinds of which a cluster has objects that an ElasticJob makes: its secrets are the user's own."""
@@ -39,7 +38,6 @@ class LookedAt:
 
     seen: ResourceSeen
     job: KubeJob | None = None
-    known: JobSpec | None = None
 
 
 def look(api: KubeApi, found: Manifest, image: str) -> LookedAt:
@@ -53,13 +51,15 @@ def look(api: KubeApi, found: Manifest, image: str) -> LookedAt:
     spec = stored.job()
     # Before the status is read, which is final once there is no pod.
     has_pods = root == "none" and bool(api.found("Pod", KubeNames(its.name).labels()))
+    parts = _parts(api, KubeNames(its.name))
     seen = ResourceSeen(
         its,
         root=root,
         mark=mark,
         has_job=spec is not None,
         has_pods=has_pods,
-        is_whole=_is_whole(api, KubeNames(its.name)),
+        is_whole=all(each is not None and not pod_reading.is_ending(each) for each in parts),
+        hindrance=pod_reading.hindrance(parts),
         published=stored.status(),
         events=stored.events(),
         queue=QueuedJob(_workload(api, its)) if its.queue else None,
@@ -76,7 +76,7 @@ def look(api: KubeApi, found: Manifest, image: str) -> LookedAt:
     drift = () if spec is None or not seen.is_ours else tuple(differences(spec, job.spec))
     linger = job.validated.spec.linger
     asked = replace(seen, digest=digest(job), drift=drift, linger=linger)
-    return LookedAt(asked, job, spec)
+    return LookedAt(asked, job)
 
 
 def carry_out(api: KubeApi, at: LookedAt, decision: OperatorDecision, now: float, say: Say) -> None:
@@ -87,10 +87,12 @@ def carry_out(api: KubeApi, at: LookedAt, decision: OperatorDecision, now: float
             api.create(event.manifest(its, api.namespace, now))
         except Conflicting:
             continue  # it was told before
+        except EnvironmentFailure as error:  # as in a namespace that ends, which takes none
+            say(f"{its.name}: {error}")
         say(f"{its.name}: {event.reason}: {event.message}")
     if decision.status != its.status:
         api.patch(KIND, its.name, {"status": dict(decision.status)}, "Status")
-    _take(api, at, decision, say)
+    _take(api, at, decision)
     queue, after = at.seen.queue, decision.status
     if queue is not None and decision.step == "ask":
         _ask(api, its, queue)
@@ -125,12 +127,8 @@ def _ask(api: KubeApi, its: JobResource, queue: QueuedJob) -> None:
         raise Undefined(kueue.KIND) from error
 
 
-def _take(api: KubeApi, at: LookedAt, decision: OperatorDecision, say: Say) -> None:
+def _take(api: KubeApi, at: LookedAt, decision: OperatorDecision) -> None:
     its, job = at.seen.resource, at.job
-
-    def tell(text: str) -> None:
-        say(f"{its.name}: {text}")
-
     match decision.step:
         case "hold":
             take_down.hold(api, its.name, held=True)
@@ -143,23 +141,18 @@ def _take(api: KubeApi, at: LookedAt, decision: OperatorDecision, say: Say) -> N
         case "suspend":
             take_down.suspend(api, its.name)
         case "create" if job is not None:
-            bring_up.create(api, job, tell)
-            _give(api, its, job)
-        case "change" if job is not None and at.known is not None:
-            bring_up.change(api, job, at.known, tell)
-            _give(api, its, job)
+            bring_up.create(api, job)
+        case "change" if job is not None:
+            bring_up.change(api, job)
+    if job is not None and decision.step in ("create", "change"):
+        # The cluster has the job.
+        ConfigMapObjects(api, its.name).put(MARK, its.mark(digest(job)))
 
 
-def _give(api: KubeApi, its: JobResource, job: KubeJob) -> None:
-    """Note that the cluster has the job."""
-    ConfigMapObjects(api, its.name).put(MARK, its.mark(digest(job)))
-
-
-def _is_whole(api: KubeApi, its: KubeNames) -> bool:
-    """Whether the control pod's Deployment and the groups are there, and stay."""
+def _parts(api: KubeApi, its: KubeNames) -> list[Manifest | None]:
+    """Return the control pod's Deployment and the groups, as far as they are there."""
     parts = ("Deployment", its.control), ("ReplicaSet", its.spot), ("ReplicaSet", its.on_demand)
-    found = (api.get(kind, name) for kind, name in parts)
-    return all(each is not None and not pod_reading.is_ending(each) for each in found)
+    return [api.get(kind, name) for kind, name in parts]
 
 
 def _workload(api: KubeApi, its: JobResource) -> Manifest | None:

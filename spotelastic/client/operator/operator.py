@@ -6,15 +6,15 @@ repeated, so the operator may be killed anywhere. Only the holder of the Lease t
 
 import os
 import threading
-from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from spotelastic.client.operator.look import carry_out, look
 from spotelastic.client.operator.operator_decision import decide
 from spotelastic.client.operator.resource import JobResource
 from spotelastic.client.operator.tainted_nodes import TaintedNodes
-from spotelastic.client.operator.told import JobEvent
+from spotelastic.client.operator.told import HINDERED, hindered
 from spotelastic.client.progress import Say
 from spotelastic.clock import steady, wall
 from spotelastic.errors import SpotelasticError
@@ -95,8 +95,11 @@ class JobOperator:
         return decision.look_again
 
     def _tell_failure(self, its: JobResource, text: str) -> None:
-        """Tell people what keeps the operator from its work, once."""
-        event = JobEvent.of(its, "Failed", text, (its.generation, text))
+        """Tell people what keeps the operator from its work: in the status, and as one Event."""
+        event = hindered(its, text)
+        said = {"reason": HINDERED, "message": event.message}
+        with suppress(SpotelasticError):  # nothing can be told
+            self._api.patch(KIND, its.name, {"status": said}, "Status")
         with suppress(SpotelasticError):  # it was told before, or nothing can be told
             self._api.create(event.manifest(its, self._api.namespace, wall()))
 
@@ -120,8 +123,7 @@ def serve(
     if not lock.acquire(over, say):
         return
     say(f"looks after the ElasticJobs in the namespace {api.namespace}")
-    keeper = threading.Thread(target=_keep, args=(lock, over, say), name="lease", daemon=True)
-    keeper.start()
+    keeper = lock.keeping(over, lambda _: None, partial(_end, say))
     try:
         nodes = TaintedNodes(api, say) if node_notices else None
         JobOperator(api, image, say, nodes).run(over, alive)
@@ -131,12 +133,6 @@ def serve(
         lock.release()
 
 
-def _keep(lock: LeaseLock, over: threading.Event, say: Callable[[str], None]) -> None:
-    """Renew the Lease. Whatever ends this before `over` is set ends the process."""
-    kept = False
-    try:
-        kept = lock.keep(over, lambda _: None)
-    finally:
-        if not kept:
-            say(f"the Lease {LEASE} could not be renewed: the operator ends")
-            os._exit(LOST)
+def _end(say: Say) -> None:
+    say(f"the Lease {LEASE} could not be renewed: the operator ends")
+    os._exit(LOST)

@@ -14,10 +14,12 @@ from spotelastic.client.kubernetes.cluster_mark import ClusterMark
 from spotelastic.client.operator.kueue import QueuedJob
 from spotelastic.client.operator.resource import JobResource
 from spotelastic.client.operator.told import (
+    HINDERED,
     JobEvent,
     SpecRefusal,
     changes,
     from_cluster,
+    hindered,
     status,
 )
 from spotelastic.kubernetes.elastic_job import QUEUED, SUSPENDED
@@ -61,6 +63,8 @@ class ResourceSeen:
     is_whole: bool = True
     """Whether its control pod's Deployment and its groups are there: they go with the first object,
     and groups go by themselves if no controller has led for long."""
+    hindrance: str = ""
+    """Why the namespace refuses pods of these; empty: it does not."""
     has_pods: bool = False
     """Whether pods of a cluster whose first object is gone are there."""
     anything_left: bool = False
@@ -109,8 +113,8 @@ class ResourceSeen:
         """Whether the job has ended. A job that was restarted has not."""
         if self.state is not None:
             return self.state.state in ENDED
-        said = {each["type"]: each["status"] for each in self.resource.status.get("conditions", ())}
-        return "True" in (said.get("Succeeded"), said.get("Failed"))
+        said = map(self.resource.condition, ("Succeeded", "Failed"))
+        return any(each.get("status") == "True" for each in said)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +147,11 @@ def decide(seen: ResourceSeen, now: float) -> OperatorDecision:
     if seen.state is None:
         after["events"] = 0
     said = changes(resource, after) + _announced(seen, step)
+    if seen.hindrance:
+        event = hindered(resource, seen.hindrance)
+        said += (event,)
+        if after["state"] == "pending":
+            after |= {"reason": HINDERED, "message": event.message}
     look = min(REST_EVERY, lingers) if seen.has_ended else LOOK_EVERY
     more = len(told) == MOST_EVENTS
     if step != "none" or more or resource.is_deleted or seen.is_ending:

@@ -18,7 +18,6 @@ from spotelastic.client.kubernetes.pod_config import PodConfig
 from spotelastic.client.operator.fields import fields
 from spotelastic.errors import UsageError
 from spotelastic.kubernetes import cluster_manifests, elastic_job, pod_files
-from spotelastic.kubernetes.job_as_pods import LONGEST, checked_name
 from spotelastic.kubernetes.pods import Manifest
 from spotelastic.kubernetes.provider.kube_names import KubeNames
 
@@ -95,8 +94,6 @@ def wanted(its: JobResource, files: Mapping[str, bytes], image: str) -> KubeJob:
     config = _config(its)
     code = its.spec.get(CODE_FROM) or {}
     if its.code_map:
-        if len(code) > 1:
-            raise UsageError("spec.codeFrom: give configMap or url, not both")
         job = _from_files(config, files)
     elif code:
         job = kube_job(config, PlacedCode(_elsewhere(code)))
@@ -124,7 +121,6 @@ def digest(job: KubeJob) -> str:
 
 
 def _config(its: JobResource) -> PodConfig:
-    checked_name("metadata.name", its.name, LONGEST)
     known = fields()
     given = {known[name].name: value for name, value in its.spec.items() if name in known}
     given.setdefault("secrets_from", its.name)

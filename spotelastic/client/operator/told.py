@@ -12,7 +12,9 @@ from spotelastic.model.progress import Event, Status
 
 MOST_TEXT = 1024
 """Most characters of an Event's message, and of a reason."""
-WARNINGS = frozenset({"notice", "loss", "failure", "Refused", "Failed"})
+HINDERED = "Hindered"
+"""Reason of what cannot be made now, as the API server or the namespace refuses it."""
+WARNINGS = frozenset({"notice", "loss", "failure", "Refused", "Failed", HINDERED})
 COMPONENT = "spotelastic-operator"
 
 
@@ -67,6 +69,11 @@ class JobEvent:
         }
 
 
+def hindered(its: JobResource, text: str) -> JobEvent:
+    """Return that something is refused. Each try names another pod, and is the same to people."""
+    return JobEvent.of(its, HINDERED, text, (its.generation, text.partition(" is forbidden: ")[2]))
+
+
 def time_text(seconds: float) -> str:
     """Return a time as Kubernetes writes it, in whole seconds."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -112,10 +119,9 @@ def status(
 
 def changes(its: JobResource, after: Mapping[str, Any]) -> tuple[JobEvent, ...]:
     """Return what is to be told of conditions that change."""
-    before = {each["type"]: each for each in its.status.get("conditions", ())}
     found = []
     for each in after["conditions"]:
-        was = before.get(each["type"], {})
+        was = its.condition(each["type"])
         same = all(was.get(key) == each[key] for key in ("status", "reason"))
         holds = each["status"] == "True"
         if same or not (holds or each["type"] == "Accepted"):

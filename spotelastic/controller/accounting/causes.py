@@ -46,6 +46,9 @@ def troubles(
         elif kind is None and not _has(transition.rounds[-1], member):
             lost = Interruption(InterruptionKind.LOSS, member.node, left_at)
             missing.setdefault(member.node, lost)
+    asked = {row.node for row in found.values() if row.kind is InterruptionKind.LEAVE}
+    if transition.after is None and {m.node for m in transition.before.round.members} <= asked:
+        return []  # the cluster was taken down: nobody was to go on
     for node, event in failures.killed.items():
         found.setdefault(node, observed(InterruptionKind.WORKER, node, [event]))
     if found or not causes & UNPLANNED:

@@ -13,7 +13,6 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Literal
 
 from spotelastic.clock import Clock, steady
 from spotelastic.errors import EnvironmentFailure, Unavailable
@@ -26,8 +25,6 @@ from spotelastic.kubernetes.provider.pod_groups import owner
 HELD_FOR = 10.0
 FREE_AFTER = 15.0
 RENEW_EVERY = 2.0
-
-Step = Literal["create", "take", "wait"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +39,9 @@ class LeaseSeen:
     """When this process saw that version first, by its own steady clock."""
 
 
-def decide(seen: LeaseSeen | None, me: str, now: float) -> Step:
-    """Return what a process does that wants to hold the Lease (pure)."""
-    if seen is None:
-        return "create"
-    if seen.holder in ("", me) or now - seen.since >= FREE_AFTER:
-        return "take"
-    return "wait"
+def is_free(seen: LeaseSeen | None, me: str, now: float) -> bool:
+    """Whether a process may take or renew the Lease (pure)."""
+    return seen is None or seen.holder in ("", me) or now - seen.since >= FREE_AFTER
 
 
 class LeaseLock:
@@ -61,7 +54,6 @@ class LeaseLock:
         self._api = api
         self._its = KubeNames(cluster)
         self._name = name or self._its.control
-        self._is_own = bool(name)
         self._me = me
         self._clock = clock
         self._seen: LeaseSeen | None = None
@@ -75,8 +67,7 @@ class LeaseLock:
         """
         asked_at = self._clock()
         found = self._api.get("Lease", self._name)
-        step = decide(self._look(found, asked_at), self._me, asked_at)
-        if step == "wait":
+        if not is_free(self._look(found, asked_at), self._me, asked_at):
             self.held_until = 0.0
             return False
         try:
@@ -123,6 +114,23 @@ class LeaseLock:
                 return False
         return True
 
+    def keeping(
+        self, over: threading.Event, renewed: Callable[[float], None], lost: Callable[[], None]
+    ) -> threading.Thread:
+        """Start a thread that keeps the Lease. Whatever ends it early calls `lost`."""
+
+        def keep() -> None:
+            kept = False
+            try:
+                kept = self.keep(over, renewed)
+            finally:
+                if not kept:
+                    lost()
+
+        thread = threading.Thread(target=keep, name="lease", daemon=True)
+        thread.start()
+        return thread
+
     def release(self) -> None:
         """Let the next pod take the Lease at once."""
         found = self._api.get("Lease", self._name)
@@ -146,7 +154,7 @@ class LeaseLock:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         if found is not None:
             metadata = found["metadata"]
-        elif self._is_own:
+        elif not self._its.cluster:
             metadata = {"name": self._name}
         else:
             root = self._api.get("ConfigMap", self._its.root)

@@ -10,11 +10,14 @@ import copy
 import math
 
 from spotelastic.kubernetes.pods import CONTAINER_SECURITY, Manifest, pod_security
+from spotelastic.kubernetes.provider import pod_reading
 from spotelastic.kubernetes.provider.kube_names import GROUP, KubeNames
 
 COST = "controller.kubernetes.io/pod-deletion-cost"
 """Annotation of a pod: of too many pods, those with the lowest cost go first."""
 GOES_FIRST = "-1000"
+NOTHING = {part: {"cpu": "10m", "memory": "16Mi"} for part in ("requests", "limits")}
+"""Requests and limits of the pod that the switch never has: policies ask for them all the same."""
 
 
 def owner(manifest: Manifest) -> Manifest:
@@ -50,6 +53,7 @@ def switch(its: KubeNames, image: str, root: Manifest, within: float) -> Manifes
         "name": "none",
         "image": image,
         "command": ["true"],
+        "resources": NOTHING,
         "securityContext": CONTAINER_SECURITY,
     }
     pod = {**pod_security(), "restartPolicy": "Never", "containers": [container]}
@@ -74,6 +78,4 @@ def switch(its: KubeNames, image: str, root: Manifest, within: float) -> Manifes
 
 def is_over(switch: Manifest) -> bool:
     """Whether the switch has ended, or is being deleted: its groups go."""
-    conditions = switch.get("status", {}).get("conditions", ())
-    failed = any(each["type"] == "Failed" and each["status"] == "True" for each in conditions)
-    return failed or bool(switch["metadata"].get("deletionTimestamp"))
+    return bool(pod_reading.holding(switch, "Failed")) or pod_reading.is_ending(switch)

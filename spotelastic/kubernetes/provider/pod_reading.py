@@ -62,6 +62,18 @@ def worker_group(name: str, desired: int, pods: Iterable[Manifest]) -> WorkerGro
     return WorkerGroup(name, desired, members, (ANYWHERE,), (ANYWHERE,))
 
 
+def hindrance(parts: Iterable[Manifest | None]) -> str:
+    """Return why pods of ReplicaSets or Deployments are refused, as by a quota; empty: none is."""
+    found = (holding(part or {}, "ReplicaFailure") for part in parts)
+    return next((str(each.get("message") or each["reason"]) for each in found if each), "")
+
+
+def holding(found: Manifest, type_: str) -> Manifest:
+    """Return the condition of that type that holds for an object; empty: none does."""
+    known = (found.get("status") or {}).get("conditions") or ()
+    return next((each for each in known if (each["type"], each["status"]) == (type_, "True")), {})
+
+
 def news(
     before: Iterable[Manifest] | None, after: Iterable[Manifest], now: float
 ) -> tuple[CloudEvent, ...]:
@@ -131,10 +143,7 @@ def _member_state(pod: Manifest) -> str:
 
 
 def _is_disrupted(pod: Manifest) -> bool:
-    conditions = pod.get("status", {}).get("conditions", ())
-    return is_ending(pod) and any(
-        each["type"] == DISRUPTED and each["status"] == "True" for each in conditions
-    )
+    return is_ending(pod) and bool(holding(pod, DISRUPTED))
 
 
 def _warning(pod: Manifest, now: float) -> SpotWarning:
@@ -147,11 +156,8 @@ def _warning(pod: Manifest, now: float) -> SpotWarning:
 
 def _placed_at(pod: Manifest) -> float:
     """Return since when a pod has a machine."""
-    for each in pod.get("status", {}).get("conditions", ()):
-        placed = each["type"] == "PodScheduled" and each["status"] == "True"
-        if placed and each.get("lastTransitionTime"):
-            return seconds(each["lastTransitionTime"])
-    return seconds(pod["metadata"]["creationTimestamp"])
+    placed = holding(pod, "PodScheduled").get("lastTransitionTime")
+    return seconds(placed or pod["metadata"]["creationTimestamp"])
 
 
 def _reason(pod: Manifest) -> str:

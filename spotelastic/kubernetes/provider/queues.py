@@ -47,14 +47,9 @@ class PodEvents(MemoryQueue[CloudEvent]):
         self._pods: Sequence[Manifest] | None = None
 
     def receive(self, seconds: float) -> tuple[Delivery[CloudEvent], ...]:
-        """Wait at most so long for messages, and return them."""
-        deadline = steady() + seconds
-        while True:
-            self.pods()
-            left = deadline - steady()
-            found = super().receive(max(0.0, min(LOOK, left)))
-            if found or left <= 0.0:
-                return found
+        """Look once, wait at most so long for messages, and return them."""
+        self.pods()
+        return super().receive(min(LOOK, seconds))
 
     def pods(self) -> Sequence[Manifest]:
         """Return the cluster's pods, and note what has happened since they were seen last.
@@ -81,14 +76,12 @@ class CommandQueue:
         self._visible_at: dict[str, float] = {}
 
     def receive(self, seconds: float) -> Sequence[Delivery[Command | None]]:
-        """Wait at most so long for messages, and return them."""
-        deadline = steady() + seconds
-        while True:
+        """Look, wait at most so long for messages, and return them."""
+        found = self._found()
+        if not found and seconds:
+            threading.Event().wait(min(LOOK, seconds))
             found = self._found()
-            left = deadline - steady()
-            if found or left <= 0.0:
-                return found
-            threading.Event().wait(min(LOOK, left))
+        return found
 
     def delete(self, receipt: str) -> None:
         """Delete a command."""

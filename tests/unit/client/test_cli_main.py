@@ -261,6 +261,8 @@ def test_what_was_meant_is_offered(typed: tuple[str, ...], meant: str) -> None:
     [
         (OSError(errno.ENOSPC, "No space left on device", "/x"), "/x: No space .*: make room"),
         (OSError(errno.ENAMETOOLONG, "File name too long", "x" * 5000), "x{200}: File name too"),
+        (PermissionError(errno.EACCES, "Permission denied", "/x"), "^/x: Permission denied: your"),
+        (OSError(errno.EIO, "Input/output error"), "^Input/output error: a disk"),
         (OSError(errno.EMFILE, "Too many open files"), r"^Too many open files: .*ulimit -n"),
         (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), "ulimit -u"),
         (RuntimeError("can't start new thread"), "ulimit -u"),

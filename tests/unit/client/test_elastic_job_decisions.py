@@ -77,6 +77,7 @@ anything = st.builds(
     has_job=st.booleans(),
     is_whole=st.booleans(),
     has_pods=st.booleans(),
+    hindrance=st.sampled_from(["", 'pods "gpt-x" is forbidden: exceeded quota']),
     linger=st.none() | st.sampled_from([0.0, 1e12]),
     anything_left=st.booleans(),
     published=st.none() | st.builds(published, st.sampled_from(states)),
@@ -100,7 +101,8 @@ def test_what_must_never_happen_is_never_decided(it: ResourceSeen) -> None:
     if step == "let go":
         assert not (it.is_ours and it.anything_left), "something is left"
     assert 0 < decision.look_again <= REST_EVERY
-    manifest = {"spec": dict(it.resource.spec), "status": dict(decision.status)}
+    manifest = {"metadata": {"name": its.name}, "spec": dict(its.spec)}
+    manifest |= {"status": dict(decision.status)}
     assert custom.fitted(KIND, definition(), manifest) == manifest, "the schema knows all of it"
 
 

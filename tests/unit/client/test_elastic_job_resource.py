@@ -64,10 +64,9 @@ def test_fields_are_the_flags_of_up() -> None:
         ({"min": 5}, "spec.max"),
         ({"snapshotEvery": "soon"}, "spec.snapshotEvery"),
         ({"toleration": ["a b"]}, "spec.toleration"),
-        ({"name": "x" * 60}, "metadata.name"),
+        ({"name": "x" * 60}, "at most 39 characters"),
         ({"codeFrom": {"url": "s3://b/code.tar.gz"}}, "sha256"),
         ({"codeFrom": {"url": "s3://b/", "sha256": "0" * 64}}, "name an archive"),
-        ({"codeFrom": {"configMap": "c", "url": "s3://b/x"}}, "not both"),
         (
             {"podTemplate": {"spec": {"restartPolicy": "Never"}}},
             "spec.restartPolicy is spotelastic's",

@@ -315,7 +315,7 @@ def test_up_waits_for_the_queue_and_takes_what_it_admits(team: Team, folder: Pat
         over.set()
         thread.join()
     assert cluster.spec.settings.max_nodes == 4
-    assert sum("train waits in its queue" in line for line in said) <= 2
+    assert sum("train is queued" in line for line in said) <= 2
     found = team.api.get(KIND, "train")
     assert found is not None and found["metadata"]["labels"] == {QUEUE: "team"}
     assert "queue" not in found["spec"]

@@ -1,6 +1,7 @@
 """A pod template of the user's: merged as kubectl does, and never over what a cluster relies on."""
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from support.emulated_kubernetes.api import patches
 from support.kubernetes.pod_jobs import check_schema, pod_job
 
+from spotelastic.client.kubernetes.pod_job import pod_template
 from spotelastic.errors import UsageError
 from spotelastic.kubernetes.cluster_manifests import worker_template
 from spotelastic.kubernetes.pod_template import merged
@@ -150,3 +152,13 @@ def test_any_template_is_merged_as_kubectl_does_or_refused_in_a_line(
     assert made == patches.strategically_merged(MADE, template)
     its = next(each for each in made["spec"]["containers"] if each["name"] == "node")
     assert its["command"] == NODE["command"]
+
+
+def test_a_template_of_a_file_is_what_json_can_say(tmp_path: Path) -> None:
+    file = tmp_path / "pod.yaml"
+    file.write_text("metadata: {annotations: {since: 2026-01-02}}")
+    assert pod_template(str(file)) == {"metadata": {"annotations": {"since": "2026-01-02"}}}
+    for text in ("spec: &a {x: *a}", "spec: {priority: .nan}", "spec: {? [a, b] : c}"):
+        file.write_text(text)
+        with pytest.raises(UsageError, match=f"--pod-template {file}: cannot be read"):
+            pod_template(str(file))

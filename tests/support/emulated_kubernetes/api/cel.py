@@ -1,7 +1,8 @@
 """Evaluates the rules of a CustomResourceDefinition, as far as this project's go (pure).
 
-Of CEL there are `has`, fields of `self` and `oldSelf`, whole numbers, `==`, `<=`, `!`, `&&`, `||`
-and parentheses. A rule with anything else is an error, and not true.
+Of CEL there are `has`, fields of `self` and `oldSelf`, whole numbers, `==`, `<=`, `!`, `&&`, `||`,
+parentheses, and of texts `size()` and `matches('…')`. A rule with anything else is an error, and
+not true.
 """
 
 import re
@@ -9,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-_TOKENS = re.compile(r"\s*(has\(|&&|\|\||==|<=|!|\(|\)|\d+|[A-Za-z_][\w.]*)")
+_TOKENS = re.compile(r"\s*(has\(|&&|\|\||==|<=|!|\(|\)|\d+|[A-Za-z_][\w.]*(?:\(\)|\('[^']*'\))?)")
 
 Found = Callable[[], Any]
 """Returns the value of a part of a rule."""
@@ -81,6 +82,11 @@ class _Rule:
             return within
         if token.isdigit():
             return lambda: int(token)
+        if token.endswith(".size()"):
+            return lambda: len(self._value(token.removesuffix(".size()")))
+        if token.endswith("')"):
+            path, _, pattern = token.removesuffix("')").partition(".matches('")
+            return lambda: bool(re.search(pattern, self._value(path)))
         return partial(self._value, token)
 
     def _next(self, token: str) -> bool:

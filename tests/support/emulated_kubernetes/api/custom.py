@@ -72,7 +72,8 @@ def fitted(
 
     Raises `ApiError` for values that it does not allow.
     """
-    properties = _version(kind, definition)["schema"]["openAPIV3Schema"].get("properties", {})
+    schema = _version(kind, definition)["schema"]["openAPIV3Schema"]
+    properties = schema.get("properties", {})
     made: Object = {
         name: given[name] for name in ("apiVersion", "kind", "metadata") if name in given
     }
@@ -80,6 +81,8 @@ def fitted(
         if name in given:
             made[name] = _fitted(kind, name, properties[name], given[name])
             _check_rules(kind, name, properties[name], made[name], (before or {}).get(name))
+    own = {name: each for name, each in schema.items() if name != "properties"}
+    _check_rules(kind, kind.name, own, made, before)
     return made
 
 

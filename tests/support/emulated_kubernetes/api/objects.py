@@ -33,6 +33,7 @@ from support.emulated_kubernetes.api.refusals import (
     exists_already,
     expired,
     invalid,
+    is_ending,
     not_found,
 )
 from support.emulated_kubernetes.api.selectors import Matches
@@ -155,6 +156,9 @@ class ObjectStore:
             raise invalid(kind.name, "metadata.name: Required value: name or generateName")
         if self.find(kind, namespace, name) is not None:
             raise exists_already(kind.called(name))
+        its = self.find(NAMESPACES, "", namespace) or {"metadata": {}}
+        if kind.namespaced and "deletionTimestamp" in its["metadata"]:
+            raise is_ending(kind.called(name), namespace)
         for each in _SET_BY_SERVER:
             metadata.pop(each, None)
         if not kind.namespaced:

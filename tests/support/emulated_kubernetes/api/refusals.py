@@ -43,6 +43,12 @@ def invalid(what: str, why: str) -> ApiError:
     return ApiError(422, "Invalid", f"{what} is invalid: {why}")
 
 
+def is_ending(what: str, namespace: str) -> ApiError:
+    """Return the refusal for a new object in a namespace that was deleted."""
+    why = f"unable to create new content in namespace {namespace} because it is being terminated"
+    return ApiError(403, "Forbidden", f"{what} is forbidden: {why}")
+
+
 def bad_request(why: str) -> ApiError:
     """Return the refusal for a request that cannot be understood."""
     return ApiError(400, "BadRequest", why)

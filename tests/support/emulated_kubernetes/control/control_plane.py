@@ -6,6 +6,7 @@ of Jobs and Deployments, a node for each pod, and the end of what has lost its o
 
 import secrets
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -100,8 +101,9 @@ class ControlPlane:
         label = deployments.template_hash(deployment)
         for _ in range(done.create):
             self._create_pod(DEPLOYMENTS, deployment, partial(_hashed, metadata["name"], label))
+        status = self._with_refusal(deployment, done.status, tries=bool(done.create))
         self._store.update(
-            DEPLOYMENTS, place, metadata["name"], lambda it: it.update(status=done.status)
+            DEPLOYMENTS, place, metadata["name"], lambda it: it.update(status=status)
         )
 
     def _reconcile_replica_set(self, group: Object) -> None:
@@ -115,7 +117,18 @@ class ControlPlane:
             self.tell(REPLICA_SETS, group, "SuccessfulDelete", f"Deleted pod: {each}")
         for _ in range(done.create):
             self._create_pod(REPLICA_SETS, group, partial(_replica, name))
-        self._store.update(REPLICA_SETS, place, name, lambda it: it.update(status=done.status))
+        status = self._with_refusal(group, done.status, tries=bool(done.create))
+        self._store.update(REPLICA_SETS, place, name, lambda it: it.update(status=status))
+
+    def _with_refusal(self, owner: Object, status: Object, *, tries: bool) -> Object:
+        """Return a status that says why the namespace has just refused a pod, if it has."""
+        metadata, since = owner["metadata"], timestamp(self._store.clock())
+        why = self._refused.get(metadata["uid"], "") if tries else ""
+        if not why:
+            return status
+        known = {"conditions": owner.get("status", {}).get("conditions", [])}
+        told = f'pods "{metadata["name"]}-" is forbidden: {why}'
+        return status | with_condition(known, "ReplicaFailure", True, since, "FailedCreate", told)
 
     def _create_pod(self, kind: ObjectKind, owner: Object, named: Any) -> None:
         template, metadata = owner["spec"]["template"], owner["metadata"]
@@ -319,7 +332,8 @@ def record_event(
         "lastTimestamp": now,
         "count": 1,
     }
-    store.create(EVENTS, place, event)
+    with suppress(ApiError):  # a namespace that ends takes none
+        store.create(EVENTS, place, event)
 
 
 def _indexed(job: str, index: int, failures: int, pod: Object) -> None:

@@ -163,3 +163,18 @@ def test_steps_of_the_run_before_that_seem_to_come_later_send_nobody_back(
     assert row.saved_step == (100 if back_to is None else 20)
     assert row.steps_lost == (0 if back_to is None else 80)
     assert result.job.steps_run == (150 if back_to is None else 100 + 130)
+
+
+def test_a_cluster_that_is_taken_down_interrupts_nobody() -> None:
+    def asked(nodes: str) -> Story:
+        story = Story().propose("start", "abc").train(30, after=1.0)
+        for node in nodes:
+            story.tell("leave", node, kind="leave", at=story.now, seen_at=story.now)
+        return story.end().propose("drain", "", about=nodes, started=False)
+
+    assert asked("abc").report(state="running").interruptions == ()
+    assert [row.node for row in asked("ab").report(state="running").interruptions] == ["a", "b"]
+    story = asked("abc").end().propose("drain", "def", resume=memory(30)).train(60, after=9.0)
+    rows = story.report().interruptions
+    assert [row.node for row in rows] == ["a", "b", "c"], "others went on"
+    assert all(row.first_step_at is not None for row in rows)

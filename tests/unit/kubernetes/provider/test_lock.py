@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from spotelastic.errors import Unavailable
 from spotelastic.kubernetes.provider.api_client import KubeApi
 from spotelastic.kubernetes.provider.call_errors import Conflicting
-from spotelastic.kubernetes.provider.lock import FREE_AFTER, HELD_FOR, LeaseLock, LeaseSeen, decide
+from spotelastic.kubernetes.provider.lock import FREE_AFTER, HELD_FOR, LeaseLock, LeaseSeen, is_free
 
 
 class OneLease(KubeApi):
@@ -48,11 +48,11 @@ class OneLease(KubeApi):
 
 
 def test_a_free_lease_is_taken_and_a_held_one_only_after_a_time_without_renewal() -> None:
-    assert decide(None, "a", 0.0) == "create"
-    assert decide(LeaseSeen("", "1", 0.0), "a", 0.0) == "take"
-    assert decide(LeaseSeen("a", "1", 0.0), "a", 0.0) == "take"
-    assert decide(LeaseSeen("b", "1", 5.0), "a", 5.0 + FREE_AFTER - 0.1) == "wait"
-    assert decide(LeaseSeen("b", "1", 5.0), "a", 5.0 + FREE_AFTER) == "take"
+    assert is_free(None, "a", 0.0)
+    assert is_free(LeaseSeen("", "1", 0.0), "a", 0.0)
+    assert is_free(LeaseSeen("a", "1", 0.0), "a", 0.0)
+    assert not is_free(LeaseSeen("b", "1", 5.0), "a", 5.0 + FREE_AFTER - 0.1)
+    assert is_free(LeaseSeen("b", "1", 5.0), "a", 5.0 + FREE_AFTER)
 
 
 @settings(max_examples=200, deadline=None)
