@@ -1,6 +1,5 @@
 """A cluster in a namespace, from `up --kube` to `down`, and what befalls it in between."""
 
-import json
 import os
 import subprocess
 import sys
@@ -165,17 +164,14 @@ def test_a_large_folder_goes_by_way_of_the_bucket(story: KubeStory, bucket: str)
     assert len(open_storage(story.storage).keys("code/")) == 2
 
 
-def test_a_drill_is_carried_out_and_the_dashboard_shows_it(story: KubeStory) -> None:
+def test_nodes_are_interrupted_by_a_command_and_the_dashboard_shows_it(story: KubeStory) -> None:
     story.up(2, 3, ENDLESS)
     before = story.training(3)
     source = TargetSource(KubeTarget(KubePlace(), story.api))
     assert [(each.name, each.state) for each in source.clusters()] == [(NAME, "running")]
-    (story.folder / "work" / "drill.json").write_text(
-        json.dumps([{"step": 1, "kind": "loss"}, {"after": "1s", "in": 10}])
-    )
-    told = story.run("interrupt", "--plan", "drill.json", "--name", NAME, "--kube")
-    struck = [node for node in trains(before) if node in told]
-    assert len(struck) == 2
+    struck = trains(before)[:2]
+    for node, more in zip(struck, (("--kind", "loss"), ("--in", "10")), strict=True):
+        assert node in story.run("interrupt", node, *more, "--name", NAME, "--kube")
     after = story.training(3, before["step"])
     look = source.look(NAME)
     assert not look.trouble and set(look.facts["nodes"]) == set(trains(after))
