@@ -91,15 +91,15 @@ def _data(aws: Aws, its: Names) -> dict[str, Any]:
     """Return the data of the cluster's launch template; nothing if there is none yet."""
     try:
         with calling(f"read the launch template {its.workers}"):
-            answer = aws.ec2.describe_launch_template_versions(
+            (version,) = aws.ec2.describe_launch_template_versions(
                 LaunchTemplateName=its.workers, Versions=["$Latest"]
-            )
+            )["LaunchTemplateVersions"]
+            data: dict[str, Any] = version["LaunchTemplateData"]
+            return data
     except Rejected as error:
         if not _is_gone(error):
             raise
         return {}
-    data: dict[str, Any] = answer["LaunchTemplateVersions"][0]["LaunchTemplateData"]
-    return data
 
 
 def allow(aws: Aws, group: str, size: int) -> None:
@@ -266,7 +266,7 @@ def _subnets_tag(wanted: WorkerGroups) -> dict[str, str]:
 def _group(aws: Aws, name: str) -> dict[str, Any] | None:
     with calling(f"look for the group {name}"):
         found = aws.autoscaling.describe_auto_scaling_groups(AutoScalingGroupNames=[name])
-    return next(iter(found["AutoScalingGroups"]), None)
+        return next(iter(found["AutoScalingGroups"]), None)
 
 
 @patient(_passes)
