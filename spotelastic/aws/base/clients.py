@@ -324,11 +324,14 @@ def calling(what: str) -> Iterator[None]:
 
 @contextmanager
 def passing(*codes: str) -> Iterator[None]:
-    """End the block where AWS refuses a call with one of these codes, which is no error."""
+    """End the block where AWS refuses a call with one of these codes, which is no error.
+
+    A code begins with what is given.
+    """
     try:
         yield
     except Rejected as error:
-        if error.code not in codes:
+        if not error.code.startswith(codes):
             raise
 
 

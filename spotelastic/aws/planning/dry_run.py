@@ -10,15 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from spotelastic.aws.base.clients import (
-    DENIED,
-    Aws,
-    Rejected,
-    SignedOut,
-    advice,
-    calling,
-    passing,
-)
+from spotelastic.aws.base.clients import DENIED, Aws, Rejected, SignedOut, advice, calling, passing
 from spotelastic.aws.base.demands import pairs_of
 from spotelastic.aws.base.identity import CLUSTER
 from spotelastic.aws.base.names import CONTROL_TYPE
@@ -247,10 +239,12 @@ def run_instances(wanted: LaunchRehearsal, subnet: str) -> dict[str, Any]:
 def _some_subnet(aws: Aws, zone: str) -> str:
     """Return a subnet, in the given zone if it has one.
 
-    EC2 judges no launch without a subnet, and an account may have no default one.
+    EC2 judges no launch without a subnet, and an account may have no default one. Of a subnet on an
+    Outpost, or with IPv6 alone, it judges otherwise.
     """
     with calling("look for a subnet"):
         found = aws.ec2.describe_subnets(MaxResults=100)["Subnets"]
+    found = [each for each in found if each.get("CidrBlock") and not each.get("OutpostArn")]
     found.sort(key=lambda each: each["AvailabilityZone"] != zone)
     return str(found[0]["SubnetId"]) if found else ""
 
