@@ -82,9 +82,10 @@ def look(aws: Aws, vpc: str, subnets: Sequence[str]) -> Network:
     unknown = UsageError(f"--vpc {vpc}: there is no such VPC in {aws.region}")
     with explained(unknown, "InvalidVpc"), calling(f"look at the network {vpc}"):
         (its_own,) = aws.ec2.describe_vpcs(VpcIds=[vpc])["Vpcs"]
-        owner, dns = its_own.get("OwnerId", aws.account), {"EnableDnsSupport": {"Value": True}}
+        owner, resolves = its_own.get("OwnerId", aws.account), True
         if owner == aws.account:  # no other may ask
-            dns = aws.ec2.describe_vpc_attribute(VpcId=vpc, Attribute="enableDnsSupport")
+            answer = aws.ec2.describe_vpc_attribute(VpcId=vpc, Attribute="enableDnsSupport")
+            resolves = bool(answer["EnableDnsSupport"]["Value"])
         items = listed(aws.ec2, "describe_subnets", "Subnets", Filters=its)
         there = {item["SubnetId"]: item for item in items}
         tables = list(listed(aws.ec2, "describe_route_tables", "RouteTables", Filters=its))
@@ -117,7 +118,7 @@ def look(aws: Aws, vpc: str, subnets: Sequence[str]) -> Network:
             for item in endpoints
             if item["VpcEndpointType"] == "Interface" and item.get("PrivateDnsEnabled")
         ),
-        resolves=bool(dns["EnableDnsSupport"]["Value"]),
+        resolves=resolves,
         owner="" if owner == aws.account else owner,
     )
 
