@@ -319,7 +319,7 @@ def calling(what: str) -> Iterator[None]:
             raise EnvironmentFailure(f"cannot {what}: {told}") from error
         if not isinstance(error, KeyError):
             raise
-        raise Unavailable(f"cannot {what}: the answer lacks {error}") from error
+        raise Unavailable(f"cannot {what}: the answer lacks {error}: try again") from error
 
 
 @contextmanager
@@ -450,7 +450,7 @@ def _translated(what: str, error: Any) -> SpotelasticError:
     message = str(details.get("Message", "")) or str(error)
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     if status == TOO_MANY or status >= 500 or code in BUSY or _is_retryable(code, error):
-        return Busy(f"cannot {what}: AWS is busy ({code}: {message})", code)
+        return Busy(f"cannot {what}: AWS is busy ({code}: {message}): try again in a minute", code)
     if code in SKEWED or any(words in message for words in CLOCK):
         return SignedOut(
             f"cannot {what}: this machine's clock differs from AWS's ({message}): set it right",
