@@ -302,8 +302,7 @@ def _code(aws: Aws, me: Identity, spec: JobSpec) -> Path:
 def _token(aws: Aws, spec: JobSpec) -> str:
     name = Names(spec.cluster).token
     with calling(f"read the secret {name}"):
-        answer = aws.ssm.get_parameter(Name=name, WithDecryption=True)
-    return str(answer["Parameter"]["Value"])
+        return str(aws.ssm.get_parameter(Name=name, WithDecryption=True)["Parameter"]["Value"])
 
 
 OFF = "SPOTELASTIC_NO_GPU_CHECK"

@@ -31,6 +31,20 @@ TOO_MANY = 429
 PRICING_REGION = "us-east-1"
 """The region whose Pricing API is used."""
 DENIED = frozenset({"AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "403"})
+_ADVICE = {
+    "service control policy": (
+        "a policy of your organization denies it, whatever these credentials may do: ask whoever "
+        "keeps it what it demands (tags: --tag, a key: --kms-key, no public addresses: --vpc)"
+    ),
+    "resource control policy": (
+        "a policy of your organization denies it: ask whoever keeps it what it demands"
+    ),
+    "permissions boundary": (
+        "the permissions boundary of these credentials denies it: use others, or have it changed"
+    ),
+    "explicit deny": "a policy denies it, whatever others allow: it may demand tags (--tag)",
+}
+"""What to do, by what AWS names as the cause of a denial."""
 EXPIRED = frozenset(
     {
         "400",  # what a HEAD of S3, which can say no more, answers to expired credentials
@@ -301,18 +315,23 @@ def calling(what: str) -> Iterator[None]:
         told = wrong_configuration(error) or f"cannot {what}: {error}"
         raise EnvironmentFailure(" ".join(told.split())) from error
     except (OSError, ValueError, LookupError) as error:
-        if not (told := _wrong_source(error)):
+        if told := _wrong_source(error):
+            raise EnvironmentFailure(f"cannot {what}: {told}") from error
+        if not isinstance(error, KeyError):
             raise
-        raise EnvironmentFailure(f"cannot {what}: {told}") from error
+        raise Unavailable(f"cannot {what}: the answer lacks {error}: try again") from error
 
 
 @contextmanager
 def passing(*codes: str) -> Iterator[None]:
-    """End the block where AWS refuses a call with one of these codes, which is no error."""
+    """End the block where AWS refuses a call with one of these codes, which is no error.
+
+    A code begins with what is given.
+    """
     try:
         yield
     except Rejected as error:
-        if error.code not in codes:
+        if not error.code.startswith(codes):
             raise
 
 
@@ -431,7 +450,7 @@ def _translated(what: str, error: Any) -> SpotelasticError:
     message = str(details.get("Message", "")) or str(error)
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     if status == TOO_MANY or status >= 500 or code in BUSY or _is_retryable(code, error):
-        return Busy(f"cannot {what}: AWS is busy ({code}: {message})", code)
+        return Busy(f"cannot {what}: AWS is busy ({code}: {message}): try again in a minute", code)
     if code in SKEWED or any(words in message for words in CLOCK):
         return SignedOut(
             f"cannot {what}: this machine's clock differs from AWS's ({message}): set it right",
@@ -446,8 +465,15 @@ def _translated(what: str, error: Any) -> SpotelasticError:
         )
     if code in DENIED:
         reason = _ENCODED.sub("", message)
-        return Rejected(f"cannot {what}: not permitted ({reason})", code, reason)
+        told = f"cannot {what}: not permitted ({reason}): {advice(reason)}"
+        return Rejected(told, code, reason)
     return Rejected(f"cannot {what}: {message} ({code})", code, message)
+
+
+def advice(denial: str) -> str:
+    """Return what to do about a denial, in AWS's words."""
+    ways = (way for word, way in _ADVICE.items() if word in denial)
+    return next(ways, "see docs/reference/permissions.md for what is needed")
 
 
 def _is_retryable(code: str, error: Any) -> bool:

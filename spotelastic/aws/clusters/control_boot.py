@@ -52,9 +52,9 @@ def _seen(aws: Aws, group: WorkerGroup) -> ControlGroup:
     with calling(f"look at the launches of {group.name}"):
         said = aws.autoscaling.describe_scaling_activities(
             AutoScalingGroupName=group.name, MaxRecords=5
-        )
+        )["Activities"]
     # A launch that was cancelled is followed by the next one, which is still under way.
-    over = [each for each in said["Activities"] if each["StatusCode"] in _OVER]
+    over = [each for each in said if each["StatusCode"] in _OVER]
     failed = over and over[0]["StatusCode"] != "Successful"
     return ControlGroup(
         sum(member.state == IN_SERVICE for member in group.members),

@@ -32,11 +32,11 @@ def groups(aws: Aws, names: Sequence[str]) -> dict[str, WorkerGroup]:
     """Return the groups that exist, by name, with one call."""
     with calling(f"describe the worker groups {', '.join(names)}"):
         answer = aws.autoscaling.describe_auto_scaling_groups(AutoScalingGroupNames=list(names))
-    return {
-        item["AutoScalingGroupName"]: _group(item)
-        for item in answer["AutoScalingGroups"]
-        if not item.get("Status")  # it is being deleted
-    }
+        return {
+            item["AutoScalingGroupName"]: _group(item)
+            for item in answer["AutoScalingGroups"]
+            if not item.get("Status")  # it is being deleted
+        }
 
 
 def _group(item: dict[str, Any]) -> WorkerGroup:

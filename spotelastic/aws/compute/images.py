@@ -37,7 +37,7 @@ class RootDisk:
 def first_image(aws: Aws, parameter: str, *others: str) -> str:
     """Return the first of these images that exists."""
     with (
-        passing("ParameterNotFound" if others else ""),
+        passing(*(["ParameterNotFound"] if others else ())),
         calling(f"find the machine image {parameter}"),
     ):
         return str(aws.ssm.get_parameter(Name=parameter)["Parameter"]["Value"])

@@ -59,18 +59,16 @@ def describe(
     """
     try:
         with calling("look up instance types"):
-            answers = [
-                aws.ec2.describe_instance_types(InstanceTypes=list(names[start : start + AT_ONCE]))
-                for start in range(0, len(names), AT_ONCE)
-            ]
+            look, parts = aws.ec2.describe_instance_types, range(0, len(names), AT_ONCE)
+            answers = [look(InstanceTypes=list(names[at : at + AT_ONCE])) for at in parts]
+            items = (item for answer in answers for item in answer["InstanceTypes"])
+            found = {item["InstanceType"]: parse_type(item) for item in items}
     except Rejected as error:
         if error.code != "InvalidInstanceType":
             raise
         raise UsageError(
             f"{flag} {','.join(names)}: {aws.region} has no such type ({error})"
         ) from error
-    items = (item for answer in answers for item in answer["InstanceTypes"])
-    found = {item["InstanceType"]: parse_type(item) for item in items}
     if unknown := [name for name in names if name not in found]:
         raise UsageError(f"{flag}: {aws.region} has no type {', '.join(unknown)}")
     return tuple(found[name] for name in names)

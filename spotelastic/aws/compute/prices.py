@@ -171,11 +171,10 @@ class AwsPrices(PriceList):
 
     def _latest(self, type: str, zone: str) -> float:
         with calling(f"look up the spot price of {type} in {zone}"):
-            answer = self._aws.ec2.describe_spot_price_history(
+            found = self._aws.ec2.describe_spot_price_history(
                 InstanceTypes=[type],
                 AvailabilityZone=zone,
                 ProductDescriptions=["Linux/UNIX"],
                 MaxResults=1,
-            )
-        latest = next(iter(answer["SpotPriceHistory"]), None)
-        return float(latest["SpotPrice"]) if latest else 0.0
+            )["SpotPriceHistory"]
+            return float(found[0]["SpotPrice"]) if found else 0.0

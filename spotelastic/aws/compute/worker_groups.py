@@ -25,6 +25,7 @@ from spotelastic.aws.base.clients import (
     Rejected,
     calling,
     listed,
+    passing,
     patient,
 )
 from spotelastic.aws.base.demands import pairs_of
@@ -46,6 +47,8 @@ LEAST_LIMIT = 0.001
 """Lowest limit of a spot price that AWS accepts, in US dollars an hour."""
 DELETE_WITHIN = 120.0
 """Seconds to wait for a group that is just launching or ending instances."""
+GONE = "InvalidLaunchTemplate"
+"""Beginning of the codes of no such launch template. One that was deleted may be listed a while."""
 DELETABLE_SOON = frozenset({"ResourceContention", "ResourceInUse", "ScalingActivityInProgress"})
 """Error codes of Auto Scaling for such a group."""
 UNHEARD_OF = re.compile(
@@ -89,17 +92,13 @@ def root_disk(aws: Aws, its: Names) -> RootDisk | None:
 
 def _data(aws: Aws, its: Names) -> dict[str, Any]:
     """Return the data of the cluster's launch template; nothing if there is none yet."""
-    try:
-        with calling(f"read the launch template {its.workers}"):
-            answer = aws.ec2.describe_launch_template_versions(
-                LaunchTemplateName=its.workers, Versions=["$Latest"]
-            )
-    except Rejected as error:
-        if not _is_gone(error):
-            raise
-        return {}
-    data: dict[str, Any] = answer["LaunchTemplateVersions"][0]["LaunchTemplateData"]
-    return data
+    with passing(GONE), calling(f"read the launch template {its.workers}"):
+        (version,) = aws.ec2.describe_launch_template_versions(
+            LaunchTemplateName=its.workers, Versions=["$Latest"]
+        )["LaunchTemplateVersions"]
+        data: dict[str, Any] = version["LaunchTemplateData"]
+        return data
+    return {}
 
 
 def allow(aws: Aws, group: str, size: int) -> None:
@@ -144,19 +143,10 @@ def _ensure_template(aws: Aws, wanted: WorkerGroups, *, spot: bool) -> str:
 
 def _versions(aws: Aws, name: str) -> list[dict[str, Any]] | None:
     """Return all versions of a launch template; None if there is no such template (any more)."""
-    try:
-        with calling(f"read the versions of the launch template {name}"):
-            call, key = "describe_launch_template_versions", "LaunchTemplateVersions"
-            return list(listed(aws.ec2, call, key, LaunchTemplateName=name))
-    except Rejected as error:
-        if not _is_gone(error):
-            raise
-        return None
-
-
-def _is_gone(error: Rejected) -> bool:
-    """Whether there is no such launch template. One that was deleted may be listed for a while."""
-    return error.code.startswith("InvalidLaunchTemplate")
+    with passing(GONE), calling(f"read the versions of the launch template {name}"):
+        call, key = "describe_launch_template_versions", "LaunchTemplateVersions"
+        return list(listed(aws.ec2, call, key, LaunchTemplateName=name))
+    return None
 
 
 def _create_template(aws: Aws, wanted: WorkerGroups, data: dict[str, Any], digest: str) -> str:
@@ -266,7 +256,7 @@ def _subnets_tag(wanted: WorkerGroups) -> dict[str, str]:
 def _group(aws: Aws, name: str) -> dict[str, Any] | None:
     with calling(f"look for the group {name}"):
         found = aws.autoscaling.describe_auto_scaling_groups(AutoScalingGroupNames=[name])
-    return next(iter(found["AutoScalingGroups"]), None)
+        return next(iter(found["AutoScalingGroups"]), None)
 
 
 @patient(_passes)
@@ -393,7 +383,8 @@ def delete_group(aws: Aws, name: str, cluster: str, *, unseen: bool = False) -> 
         except (Rejected, Busy) as error:
             if error.code in DELETABLE_SOON:
                 return None
-            if error.code != "ValidationError" and not _may_be_absent(found, error):
+            # AWS denies what it does not show: a right to what has our tag is none to nothing.
+            if error.code not in ("ValidationError", *(() if found else DENIED)):
                 raise
         return True
 
@@ -409,14 +400,6 @@ def delete_template(aws: Aws, its: Names, *, unseen: bool = False) -> None:
         return
     shown = {"LaunchTemplateId": found["LaunchTemplateId"]} if found else {}
     which = shown or {"LaunchTemplateName": its.workers}
-    try:
-        with calling(f"delete the launch template {its.workers}"):
-            aws.ec2.delete_launch_template(**which)
-    except Rejected as error:
-        if not _is_gone(error) and not _may_be_absent(found, error):
-            raise
-
-
-def _may_be_absent(found: object, error: Rejected | Busy) -> bool:
-    """Whether AWS denies what it does not show. A right to what has our tag is none to nothing."""
-    return not found and error.code in DENIED
+    absent = () if found else DENIED  # as of a group
+    with passing(GONE, *absent), calling(f"delete the launch template {its.workers}"):
+        aws.ec2.delete_launch_template(**which)

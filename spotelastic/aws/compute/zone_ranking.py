@@ -28,8 +28,8 @@ class Zones:
         """Return the zones of the subnets, each with its own subnets, without price and score."""
         if missing := [subnet for subnet in subnets if subnet not in self._by_subnet]:
             with calling("find the zones of the cluster's subnets"):
-                answer = self._aws.ec2.describe_subnets(SubnetIds=missing)
-            for item in answer["Subnets"]:
+                found = self._aws.ec2.describe_subnets(SubnetIds=missing)["Subnets"]
+            for item in found:
                 zone = ZoneOffer(item["AvailabilityZone"], (), item.get("AvailabilityZoneId", ""))
                 self._by_subnet[item["SubnetId"]] = zone
         zones: dict[str, ZoneOffer] = {}
@@ -43,7 +43,7 @@ class Zones:
         """Return the named zones, without subnets, for a cluster that does not exist yet."""
         with calling("look up the ids of zones"):
             answer = self._aws.ec2.describe_availability_zones(ZoneNames=list(names))
-        ids = {item["ZoneName"]: item["ZoneId"] for item in answer["AvailabilityZones"]}
+            ids = {item["ZoneName"]: item["ZoneId"] for item in answer["AvailabilityZones"]}
         return tuple(ZoneOffer(name, id=ids.get(name, "")) for name in names)
 
     def offers(

@@ -53,7 +53,9 @@ class Network:
     endpoints: frozenset[str]
     """Services with an interface endpoint in it."""
     resolves: bool
-    """Whether DNS works in it."""
+    """Whether DNS works in it, as far as can be seen."""
+    owner: str = ""
+    """The account that shares it, whose endpoints cannot be seen; "" for this one."""
 
     def of(self, zones: Iterable[str]) -> tuple[Subnet, ...]:
         """Return the subnets in those zones, in the zones' order."""
@@ -79,8 +81,11 @@ def look(aws: Aws, vpc: str, subnets: Sequence[str]) -> Network:
     its = [{"Name": "vpc-id", "Values": [vpc]}]
     unknown = UsageError(f"--vpc {vpc}: there is no such VPC in {aws.region}")
     with explained(unknown, "InvalidVpc"), calling(f"look at the network {vpc}"):
-        aws.ec2.describe_vpcs(VpcIds=[vpc])
-        dns = aws.ec2.describe_vpc_attribute(VpcId=vpc, Attribute="enableDnsSupport")
+        (its_own,) = aws.ec2.describe_vpcs(VpcIds=[vpc])["Vpcs"]
+        owner, resolves = its_own.get("OwnerId", aws.account), True
+        if owner == aws.account:  # no other may ask
+            answer = aws.ec2.describe_vpc_attribute(VpcId=vpc, Attribute="enableDnsSupport")
+            resolves = bool(answer["EnableDnsSupport"]["Value"])
         items = listed(aws.ec2, "describe_subnets", "Subnets", Filters=its)
         there = {item["SubnetId"]: item for item in items}
         tables = list(listed(aws.ec2, "describe_route_tables", "RouteTables", Filters=its))
@@ -113,7 +118,8 @@ def look(aws: Aws, vpc: str, subnets: Sequence[str]) -> Network:
             for item in endpoints
             if item["VpcEndpointType"] == "Interface" and item.get("PrivateDnsEnabled")
         ),
-        resolves=bool(dns["EnableDnsSupport"]["Value"]),
+        resolves=resolves,
+        owner="" if owner == aws.account else owner,
     )
 
 
@@ -233,7 +239,7 @@ def obstacles(
         )
         lacks = [] if demands.index_url else [NO_INDEX]
         what = f"{network.vpc} has no endpoint for {', '.join(sorted(missing))}"
-        lacks += [what] if missing else []
+        lacks += [what] if missing and not network.owner else []
         if lacks:
             yield (
                 f"no route to the internet from {_names(cut_off)}, and no --proxy: "
@@ -253,10 +259,15 @@ def obstacles(
 
 
 def warnings(network: Network, chosen: Sequence[str]) -> Iterator[str]:
-    """Yield what would make nodes in the `chosen` zones expensive (pure)."""
+    """Yield what nodes in the `chosen` zones may lack, or what makes them expensive (pure)."""
     subnets = network.of(chosen)
+    if network.owner and not all(subnet.way_out for subnet in subnets):
+        yield (
+            f"{network.vpc} is shared by the account {network.owner}, whose endpoints cannot be "
+            f"seen: nodes there need those for {', '.join(SERVICES)}"
+        )
     dear = [s for s in subnets if s.way_out.startswith("nat-") and "s3" not in s.endpoints]
-    if dear:
+    if dear and not network.owner:
         yield (
             f"{network.vpc} has no gateway endpoint for S3 in the routes of {_names(dear)}: "
             "checkpoints go through the NAT gateway, at 0.045 USD a GB"

@@ -192,14 +192,14 @@ def _attach(
 def _holder_of_interface(aws: Aws, interface: str) -> VolumeHolder | None:
     with calling(f"describe the network interface {interface}"):
         answer = aws.ec2.describe_network_interfaces(NetworkInterfaceIds=[interface])
-    held: Mapping[str, Any] = answer["NetworkInterfaces"][0].get("Attachment") or {}
+        held: Mapping[str, Any] = answer["NetworkInterfaces"][0].get("Attachment") or {}
     return _holder(aws, held, str(held.get("Status", "")), str(held.get("AttachmentId", "")))
 
 
 def _holder_of_volume(aws: Aws, volume: str) -> VolumeHolder | None:
     with calling(f"describe the volume {volume}"):
         answer = aws.ec2.describe_volumes(VolumeIds=[volume])
-    held: Mapping[str, Any] = next(iter(answer["Volumes"][0].get("Attachments") or ()), {})
+        held: Mapping[str, Any] = next(iter(answer["Volumes"][0].get("Attachments") or ()), {})
     return _holder(aws, held, str(held.get("State", "")))
 
 
@@ -226,8 +226,8 @@ def _state(aws: Aws, instance: str) -> str:
 def _interface(aws: Aws, cluster: str, member: str) -> Mapping[str, Any]:
     with calling(f"find the network interface of etcd member {member}"):
         answer = aws.ec2.describe_network_interfaces(Filters=_tagged(cluster, member))
-    for found in answer["NetworkInterfaces"]:
-        return dict(found)
+        for found in answer["NetworkInterfaces"]:
+            return dict(found)
     raise EnvironmentFailure(f"there is no network interface for etcd member {member} of {cluster}")
 
 
@@ -255,7 +255,7 @@ def _volume(
             ClientToken=f"{me.instance}-{member}",  # a repeated request creates no second disk
             TagSpecifications=[{"ResourceType": "volume", "Tags": pairs_of(tags)}],
         )
-    return str(made["VolumeId"])
+        return str(made["VolumeId"])
 
 
 def _volumes(aws: Aws, cluster: str, member: str = "") -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from spotelastic.aws.base.clients import DENIED, Aws, Rejected, SignedOut, calling, passing
+from spotelastic.aws.base.clients import DENIED, Aws, Rejected, SignedOut, advice, calling, passing
 from spotelastic.aws.base.demands import pairs_of
 from spotelastic.aws.base.identity import CLUSTER
 from spotelastic.aws.base.names import CONTROL_TYPE
@@ -21,20 +21,6 @@ _LATER = frozenset({"Placement", "UserData"})
 """Parts of a launch that refer to what the stack makes."""
 _UNLESS_GIVEN: Mapping[str, object] = {"IamInstanceProfile": {"Arn": ""}, "SecurityGroupIds": [""]}
 """Parts that do so where the account gives none."""
-_ADVICE = {
-    "service control policy": (
-        "a policy of your organization denies it, whatever these credentials may do: ask whoever "
-        "keeps it what it demands (tags: --tag, a key: --kms-key, no public addresses: --vpc)"
-    ),
-    "resource control policy": (
-        "a policy of your organization denies it: ask whoever keeps it what it demands"
-    ),
-    "permissions boundary": (
-        "the permissions boundary of these credentials denies it: use others, or have it changed"
-    ),
-    "explicit deny": "a policy denies it, whatever others allow: it may demand tags (--tag)",
-}
-"""What to do, by what AWS names as the cause of a denial."""
 _WAYS_OUT = {
     "PendingVerification": (
         "AWS verifies new accounts, which takes minutes, and up to 4 hours: run this again then"
@@ -166,16 +152,12 @@ def told(refused: Sequence[Refused]) -> str:
     lines = []
     if denied:
         reasons = _reasons(denied)
-        advice = next(
-            (each for word, each in _ADVICE.items() if word in reasons),
-            "see docs/reference/permissions.md for what they need",
-        )
-        lines.append(f"these AWS credentials are not permitted {reasons}: {advice}")
+        lines.append(f"these AWS credentials are not permitted {reasons}: {advice(reasons)}")
     if others:
         reasons = _reasons(others)
-        advice = "; ".join(each for word, each in _WAYS_OUT.items() if word in reasons)
+        ways = "; ".join(each for word, each in _WAYS_OUT.items() if word in reasons)
         lines.append(
-            f"AWS would refuse {reasons}: {advice or 'see docs/how-to/prepare-an-account.md'}. "
+            f"AWS would refuse {reasons}: {ways or 'see docs/how-to/prepare-an-account.md'}. "
             "--force tries it all the same"
         )
     return "; ".join(lines)
@@ -257,10 +239,12 @@ def run_instances(wanted: LaunchRehearsal, subnet: str) -> dict[str, Any]:
 def _some_subnet(aws: Aws, zone: str) -> str:
     """Return a subnet, in the given zone if it has one.
 
-    EC2 judges no launch without a subnet, and an account may have no default one.
+    EC2 judges no launch without a subnet, and an account may have no default one. Of a subnet on an
+    Outpost, or with IPv6 alone, it judges otherwise.
     """
     with calling("look for a subnet"):
         found = aws.ec2.describe_subnets(MaxResults=100)["Subnets"]
+    found = [each for each in found if each.get("CidrBlock") and not each.get("OutpostArn")]
     found.sort(key=lambda each: each["AvailabilityZone"] != zone)
     return str(found[0]["SubnetId"]) if found else ""
 

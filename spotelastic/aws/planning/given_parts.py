@@ -134,11 +134,11 @@ def _denied(
             ResourceArns=[resource],
             ContextEntries=context,
         )
-    return [
-        f"{each['EvalActionName']} on {resource}"
-        for each in answer["EvaluationResults"]
-        if each["EvalDecision"] != "allowed"
-    ]
+        return [
+            f"{each['EvalActionName']} on {resource}"
+            for each in answer["EvaluationResults"]
+            if each["EvalDecision"] != "allowed"
+        ]
 
 
 def _context(conditions: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -24,8 +24,8 @@ def parameters(aws: Aws, before: Mapping[str, str]) -> dict[str, str]:
     """
     try:
         with calling("look at the preferences of Session Manager"):
-            found = aws.ssm.get_document(Name=PREFERENCES)
-        inputs = json.loads(found["Content"]).get("inputs", {})
+            found = aws.ssm.get_document(Name=PREFERENCES)["Content"]
+        inputs = json.loads(found).get("inputs", {})
     except Rejected as error:
         if error.code in DENIED:
             return {name: before.get(name, "") for name in PARAMETERS}

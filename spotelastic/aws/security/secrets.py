@@ -84,8 +84,8 @@ def get(
         wanted = [path(cluster, use) + name for name in names[first : first + AT_ONCE]]
         with calling(f"read the secrets of {cluster}"):
             answer = aws.ssm.get_parameters(Names=wanted, WithDecryption=True)
-        for item in answer["Parameters"]:
-            found[item["Name"].rpartition("/")[2]] = str(item["Value"])
+            for item in answer["Parameters"]:
+                found[item["Name"].rpartition("/")[2]] = str(item["Value"])
         if missing := answer.get("InvalidParameters"):
             raise Rejected(f"there is no secret {', '.join(missing)}", "ParameterNotFound")
     return found
@@ -114,7 +114,7 @@ def _put(aws: Aws, cluster: str, name: str, value: str, demands: AccountDemands)
             answer = aws.ssm.put_parameter(
                 Name=name, Value=value, Overwrite=True, **encryption(demands)
             )
-    return int(answer["Version"])
+        return int(answer["Version"])
 
 
 def _known(aws: Aws, name: str) -> tuple[str, int] | None:

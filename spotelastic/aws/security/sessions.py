@@ -44,7 +44,7 @@ def _command(aws: Aws, request: Mapping[str, object]) -> list[str]:
     away = EnvironmentFailure(f"{node} is not connected to Session Manager: it is booting, or gone")
     with explained(away, "TargetNotConnected"), calling(f"open a session with {node}"):
         answer = aws.ssm.start_session(**request)
-    told = {key: answer[key] for key in ("SessionId", "TokenValue", "StreamUrl")}
+        told = {key: answer[key] for key in ("SessionId", "TokenValue", "StreamUrl")}
     where = aws.ssm.meta.endpoint_url
     return [
         program, json.dumps(told), aws.region, "StartSession", "", json.dumps(request), where,

@@ -29,8 +29,8 @@ def identity(aws: Aws) -> Verdict:
     region = aws.region
     with calling("find out which AWS account this is"):
         caller = aws.sts.get_caller_identity()
-    who = str(caller["Arn"]).rpartition(":")[2]
-    return Verdict("ok", f"account {caller['Account']}, {who}, in {region}")
+        who = str(caller["Arn"]).rpartition(":")[2]
+        return Verdict("ok", f"account {caller['Account']}, {who}, in {region}")
 
 
 def clock_skew(aws: Aws, clock: Clock = wall) -> Verdict:

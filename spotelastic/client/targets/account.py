@@ -211,7 +211,9 @@ class AccountClusters(CloudTarget):
         """Return the name, or that of the only cluster, if there is something to take down."""
         if name is None:
             return self.only_one()
-        if name not in self.names() and keep_data and not teardown.has_secrets(self.aws, name):
+        if cloudformation.describe(self.aws, Names(name).stack) is None and (
+            name not in self.names() and keep_data and not teardown.has_secrets(self.aws, name)
+        ):
             self.cluster(name)  # raises an error that lists the clusters
         return name
 

@@ -229,6 +229,7 @@ class Fault:
     code: str = ""
     """AWS's answer; "" for none at all."""
     status: int = 400
+    """With 200 the answer is no error, and there is nothing in it."""
     executed: bool = False
     """Whether AWS did what it was asked before the answer was lost."""
     lasting: bool = False
@@ -244,6 +245,7 @@ LOST_ANSWER = Fault("answer lost", executed=True)
 EXPIRED = Fault("credentials expired", "ExpiredToken", 400, lasting=True)
 KILLED = Fault("killed before", lasting=True)
 KILLED_AFTER = Fault("killed after", executed=True, lasting=True)
+EMPTY = Fault("answered nothing", "None", 200)
 CTRL_C = Fault("interrupted", signal=signal.SIGINT)
 FAULTS = (
     KILLED_AFTER,
@@ -295,6 +297,10 @@ class Laptop:
         if fault.code:
             silent = model.http["method"] == "HEAD"  # which has no body to tell a code in
             code = str(fault.status) if silent else fault.code
+            if fault.status == 200:
+                return SimpleNamespace(status_code=200), {
+                    "ResponseMetadata": {"HTTPStatusCode": 200}
+                }
             error = {"Code": code, "Message": fault.name}
             answer = {"Error": error, "ResponseMetadata": {"HTTPStatusCode": fault.status}}
             return SimpleNamespace(status_code=fault.status), answer

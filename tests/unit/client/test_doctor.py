@@ -188,7 +188,7 @@ def test_what_an_account_refuses_is_told_in_one_line() -> None:
     found = examine([Look("AWS", "spot quota", lambda: account_checks.quota(aws, ()))])
     (finding,) = found.findings
     assert (finding.state, found.exit_code) == ("missing", 2)
-    assert finding.found == "cannot look up instance types: not permitted (no describe)"
+    assert "cannot look up instance types: not permitted (no describe): see docs/" in finding.found
 
 
 # -- all of it -------------------------------------------------------------------------------------

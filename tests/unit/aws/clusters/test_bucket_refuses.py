@@ -4,10 +4,11 @@ The key of the bucket is disabled or about to be deleted, or a policy has come t
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from support.aws.account import REGION, account
+from support.aws.account import KILLED, KILLED_AFTER, REGION, Killed, Laptop, account, forget
 from support.aws.cluster_remains import remains
 from support.aws.cluster_requests import request
 from support.aws.fake_services import refusal
@@ -44,6 +45,38 @@ def test_down_ends_it_and_says_what_it_could_not_do(aws: Aws, code: str) -> None
     assert f"{NAME}/stopping: " in told and "the cluster ends all the same" in told
     assert f"{NAME} is gone" in said and "what it has stored is not known" in told
     assert remains(NAME) == []
+
+
+def test_down_ends_a_cluster_by_its_name_where_the_disks_of_all_may_not_be_listed(aws: Aws) -> None:
+    refuse(aws.ec2, "DescribeVolumes", "UnauthorizedOperation", "the bill is not yours")
+    with pytest.raises(Rejected, match=r"the disks of quokka: .*the bill is not yours"):
+        AwsTarget(aws).down(NAME, lambda _: None)
+    assert not any(each.state in ALIVE for each in autoscaling.instances(aws, NAME))
+
+
+def test_a_down_that_is_killed_there_is_ended_by_the_next_one(tmp_path: Path) -> None:
+    with account(tmp_path / "account"):
+        laptop = Laptop()
+        for call in CALLS:
+            refuse(laptop.aws.s3, call, "AccessDenied", "the bucket refuses")
+
+        def down() -> None:
+            AwsTarget(laptop.aws).down(NAME, lambda _: None)
+
+        lifecycle.create(request(NAME, 2), lambda _: None, Aws(REGION))
+        with laptop.trial():
+            down()
+            calls = list(laptop.calls)
+        assert remains(NAME) == [] and "cloudformation.DeleteStack" in calls
+        for at in range(3, len(calls), 11):
+            lifecycle.create(request(NAME, 2), lambda _: None, Aws(REGION))
+            fault = (KILLED, KILLED_AFTER)[at % 2]
+            with suppress(Killed), laptop.trial(fault, at):
+                down()
+            if remains(NAME):
+                down()
+            assert remains(NAME) == [], f"{fault.name} at call {at}, {calls[at - 1]}"
+            forget()
 
 
 def test_the_list_shows_it_beside_the_others(aws: Aws) -> None:

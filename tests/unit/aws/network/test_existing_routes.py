@@ -3,10 +3,11 @@
 from typing import Any
 
 import pytest
-from support.aws.fake_services import Pages, fake_aws
+from support.aws.fake_services import ACCOUNT, Pages, fake_aws
 
-from spotelastic.aws.network.existing_vpc import look
+from spotelastic.aws.network.existing_vpc import SERVICES, look, obstacles, warnings
 from spotelastic.errors import UsageError
+from spotelastic.model.job import AccountDemands
 
 LOCAL = {"DestinationCidrBlock": "10.0.0.0/16", "GatewayId": "local", "State": "active"}
 
@@ -34,9 +35,13 @@ class Ec2:
             "describe_vpc_endpoints": {"VpcEndpoints": []},
         }
 
-    def describe_vpcs(self, **_: Any) -> None: ...
+    owner = ACCOUNT
+
+    def describe_vpcs(self, **_: Any) -> dict[str, Any]:
+        return {"Vpcs": [{"VpcId": "vpc-1", "OwnerId": self.owner}]}
 
     def describe_vpc_attribute(self, **_: Any) -> dict[str, Any]:
+        assert self.owner == ACCOUNT, "no other account may ask"
         return {"EnableDnsSupport": {"Value": True}}
 
     def get_paginator(self, name: str) -> Pages:
@@ -88,3 +93,18 @@ def test_a_network_of_the_company_and_a_route_that_leads_nowhere_are_no_way_out(
 def test_a_subnet_with_ipv6_alone_is_refused_in_one_line() -> None:
     with pytest.raises(UsageError, match="subnet-1: nodes need IPv4 addresses"):
         look(fake_aws(ec2=Ec2([], block=None)), "vpc-1", ["subnet-1"])
+
+
+def test_endpoints_of_a_network_that_another_account_shares_cannot_be_seen() -> None:
+    ec2 = Ec2([])
+    ec2.owner = "210987654321"
+    shared = look(fake_aws(ec2=ec2), "vpc-1", ["subnet-1"])
+    index = AccountDemands(index_url="https://pypi.corp/simple")
+    assert not [*obstacles(shared, ["us-east-1a"], 1, index)]
+    (line,) = warnings(shared, ["us-east-1a"])
+    assert line.startswith("vpc-1 is shared by the account 210987654321, whose endpoints")
+    assert all(service in line for service in SERVICES)
+    (line,) = obstacles(
+        look(fake_aws(ec2=Ec2([])), "vpc-1", ["subnet-1"]), ["us-east-1a"], 1, index
+    )
+    assert "vpc-1 has no endpoint for" in line

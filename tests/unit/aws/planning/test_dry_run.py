@@ -38,6 +38,7 @@ class Ec2:
         self._refused, self._code = refused, code
         self._subnets, self._zone = subnets, zone
         self.asked: dict[str, list[dict[str, Any]]] = {}
+        self.odd: list[dict[str, str]] = []
 
     def __getattr__(self, name: str) -> Any:
         def call(**given: Any) -> None:
@@ -50,8 +51,12 @@ class Ec2:
         return call
 
     def describe_subnets(self, **_: Any) -> dict[str, Any]:
-        subnet = {"SubnetId": "subnet-1", "AvailabilityZone": self._zone}
-        return {"Subnets": [subnet] * self._subnets}
+        subnet = {
+            "SubnetId": "subnet-1",
+            "AvailabilityZone": self._zone,
+            "CidrBlock": "10.0.0.0/24",
+        }
+        return {"Subnets": [*self.odd, *[subnet] * self._subnets]}
 
 
 DATA = {
@@ -106,6 +111,18 @@ def test_an_account_without_a_default_network_is_judged_in_any_subnet() -> None:
     rehearsed(ec2)
     (asked,) = ec2.asked["run_instances"]
     assert "SubnetId" not in asked["NetworkInterfaces"][0]
+
+
+def test_an_outposts_subnet_and_one_with_ipv6_alone_judge_no_launch() -> None:
+    ec2, zone = Ec2(), "us-east-1a"
+    ec2.odd = [
+        {"SubnetId": "subnet-2", "AvailabilityZone": zone, "CidrBlock": "10.0.1.0/24"}
+        | {"OutpostArn": "arn:aws:outposts:us-east-1:123456789012:outpost/op-1"},
+        {"SubnetId": "subnet-3", "AvailabilityZone": zone},
+    ]
+    assert not rehearsed(ec2)
+    (launch,) = ec2.asked["run_instances"]
+    assert "subnet-1" in str(launch)
 
 
 def test_what_is_made_besides_has_the_users_tags_and_key() -> None:
