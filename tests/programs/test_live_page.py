@@ -111,4 +111,10 @@ def test_nothing_is_missed_on_a_live_page() -> None:
         expect(page.locator("#do-stop")).to_be_hidden()
         source.may_answer.set()
         expect(page.locator("#done")).to_have_text("demo has ended already")
+        # So is one that reaches nobody.
+        page.route("**/interrupt", lambda route: route.abort())
+        page.get_by_role("button", name="Interrupt a node").click()
+        dialog = page.locator("#do-interrupt")
+        dialog.get_by_role("button", name="Interrupt").click()
+        expect(dialog.get_by_role("alert")).to_contain_text("The dashboard does not answer")
         browser.close()

@@ -187,7 +187,8 @@
         }
       }
     } catch (error) {
-      last = { failed: String(error.message || error) };
+      // A browser's own words for it are "Failed to fetch".
+      last = { failed: error instanceof TypeError ? "The dashboard does not answer: look whether it still runs." : String(error.message || error) };
     }
     button.disabled = false;
     const failed = last.failed || "There was no answer: see the events.";
