@@ -139,7 +139,7 @@ test-programs: linux install
 test-dashboard: linux install
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[browser]'
 	$(VENV)/bin/pytest -m browser tests/programs/test_dashboard.py tests/programs/test_pages_by_themselves.py \
-	  tests/programs/test_page_of_each_state.py
+	  tests/programs/test_page_of_each_state.py tests/programs/test_live_page.py
 
 test-conformance: linux install
 	$(VENV)/bin/pytest -n 2 -m 'programs or not programs' tests/programs/test_conformance.py

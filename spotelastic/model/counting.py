@@ -8,8 +8,8 @@ UNPRICED = "prices are not known"
 
 
 def counted(number: int, noun: str) -> str:
-    """Return `1 worker`, `2 workers`, `0 workers`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    """Return `1 worker`, `2 workers`, `0 workers`, `1,000 workers`."""
+    return f"{number:,} {noun}" + "s" * (number != 1)
 
 
 def size(nbytes: float) -> str:

@@ -123,6 +123,11 @@ CUT = """() => [...document.querySelectorAll(".scroll, .events time, .pill, .fig
   .map((each) => each.closest("section, header")?.id + ": " + each.textContent.slice(0, 60))"""
 """Tables and figures of which a part lies beyond their edge, and times that need two lines."""
 
+UNSAID = """() => [...document.querySelectorAll("[role=img] [tabindex], th")]
+  .filter((each) => each.tagName !== "TH" || !each.textContent.trim())
+  .map((each) => each.outerHTML.slice(0, 80))"""
+"""What a screen reader cannot tell: buttons within an image, and columns without a name."""
+
 
 @pytest.fixture
 def browser() -> Iterator[Browser]:
@@ -174,6 +179,7 @@ def test_a_state_is_seen_at_first_sight(
         whole = page.locator("html")
         assert whole.evaluate("it => it.scrollWidth <= it.clientWidth"), "nothing is cut off"
         assert page.evaluate(FAINT) == []
+        assert page.evaluate(UNSAID) == []
         if width > 1000:  # a phone moves its tables sideways
             assert page.evaluate(CUT) == []
         # What is many is folded: the page of a large cluster is no roll of paper.

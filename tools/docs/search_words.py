@@ -15,7 +15,16 @@ WORDS: Mapping[str, tuple[str, ...]] = {
     "explanation/security.md": ("TLS", "certificates", "encryption in transit", "firewall"),
     "how-to/adapt-a-script.md": ("convert my script", "minimal changes"),
     "how-to/change-a-job.md": (
-        *("pause", "continue tomorrow", "scale", "add nodes", "more nodes", "resize", "restart"),
+        *(
+            "stop a job",
+            "pause",
+            "continue tomorrow",
+            "scale",
+            "add nodes",
+            "more nodes",
+            "resize",
+            "restart",
+        ),
         *("change arguments", "hyperparameters"),
     ),
     "how-to/choose-a-loop.md": ("which loop", "steps or step", "where to begin with a script"),
@@ -74,14 +83,25 @@ WORDS: Mapping[str, tuple[str, ...]] = {
     "how-to/secrets.md": ("API key", "password", "access token", "WANDB_API_KEY", "HF_TOKEN"),
     "how-to/shared-memory.md": ("/dev/shm", "shm-size", "bus error"),
     "how-to/slow-nodes.md": ("straggler", "slow", "throughput"),
-    "how-to/take-down.md": ("kill a job", "delete cluster", "terminate", "stop paying", "clean up"),
+    "how-to/take-down.md": (
+        *(
+            "kill a job",
+            "delete cluster",
+            "delete everything",
+            "terminate",
+            "stop paying",
+            "clean up",
+        ),
+    ),
     "how-to/what-is-saved.md": (
         *("optimizer state", "learning rate scheduler", "random seed", "EMA", "early stopping"),
+        *("mixed precision", "GradScaler"),
     ),
     "how-to/why-it-failed.md": (
         *("out of memory", "OOM", "CUDA error", "crash", "traceback", "exception", "SIGKILL"),
+        *("job failed", "fail", "error"),
     ),
     "reference/exit-codes.md": ("exit code", "exit status", "return code"),
     "reference/permissions.md": ("IAM policy", "S3 permission", "AccessDenied", "not authorized"),
-    "tutorials/first-job.md": ("quickstart", "get started", "hello world", "try it"),
+    "tutorials/first-job.md": ("quickstart", "get started", "hello world", "try it", "install"),
 }

@@ -16,7 +16,7 @@ from spotelastic.model.counting import counted, dollars, saved
 from spotelastic.model.estimate import progress_of
 from spotelastic.model.headline import yet
 from spotelastic.model.job import ENDED
-from spotelastic.model.progress import Cost, Event, NodeStatus, Status
+from spotelastic.model.progress import Cost, NodeStatus, Status
 from spotelastic.web.view import rows, words
 
 EVENT_LINES = 6
@@ -35,8 +35,6 @@ class JobPicture:
     """What is shown of a job at one moment."""
 
     status: Status
-    events: Sequence[Event] = ()
-    """What has happened, the newest last; the age of the checkpoint is taken from them."""
     losses: Sequence[float] = ()
     cost: Cost | None = None
     """None: not known yet."""
@@ -124,23 +122,14 @@ def _loss_line(shown: JobPicture, width: int) -> Iterable[Text]:
 def _checkpoint(shown: JobPicture, now: float) -> str:
     status = shown.status
     text = f"checkpoint {status.committed}" if status.committed else f"no checkpoint{yet(status)}"
-    if (at := _committed_at(shown)) is not None:
-        text += f", {words.ago(at, now)}"
+    if status.committed_at:
+        text += f", {words.ago(status.committed_at, now)}"
     if status.upload is not None:
         text += f"   {rows.upload(status.upload)}"
         left = status.upload.total - status.upload.done
         if status.upload.rate > 0 and left > 0:
             text += f", {words.span(round(left / status.upload.rate))} left"
     return text
-
-
-def _committed_at(shown: JobPicture) -> float | None:
-    """Return when the newest checkpoint was committed; None if nobody here was told."""
-    step = shown.status.committed
-    for event in reversed(shown.events):
-        if event.kind == "committed" and event.data.get("step") == step:
-            return event.at
-    return None
 
 
 def _money(cost: Cost) -> str:

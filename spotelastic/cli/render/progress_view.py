@@ -26,8 +26,6 @@ UNABLE = frozenset({"", "dumb", "unknown"})
 """Terminals, by TERM, that cannot move the cursor."""
 RECENT = 200
 """Lines that are kept to redraw a terminal after its size changed."""
-COMMITTED = 20
-"""Events of checkpoints that are kept to tell the age of the newest one."""
 
 
 class ProgressView:
@@ -130,7 +128,6 @@ class Live(ProgressView):
         self._console = console or Console(markup=False)
         self._clock = clock
         self._recent: deque[RenderableType] = deque(maxlen=RECENT)
-        self._committed: deque[Event] = deque(maxlen=COMMITTED)
         self._once: set[str] = set()
         self._losses = LossSeries()
         self._status: Status | None = None
@@ -158,8 +155,6 @@ class Live(ProgressView):
         """Print an event above the job, unless the picture shows what it tells."""
         from spotelastic.cli.render.tables import event_row
 
-        if event.kind == "committed":
-            self._committed.append(event)
         if _has_a_line(event, self._once):
             self._print(event_row(event))
 
@@ -182,7 +177,7 @@ class Live(ProgressView):
     def _picture(self, status: Status) -> "RenderableType":
         from spotelastic.cli.render.job_view import JobPicture, job_view
 
-        shown = JobPicture(status, tuple(self._committed), self._losses.values, self._cost)
+        shown = JobPicture(status, self._losses.values, self._cost)
         return job_view(shown, self._clock(), *self._console.size)
 
     def _drawn(self, shown: "RenderableType") -> "RichLive":

@@ -389,8 +389,8 @@ def report_table(report: Report) -> RenderableType:
     steps = counted(job.final_step, "step")
     if job.steps_run != job.final_step:  # some were repeated, or came from an earlier job
         repeated = sum(row.steps_lost or 0 for row in report.interruptions)
-        again = f", {repeated} of them repeated" if repeated else ""
-        steps += f" ({job.steps_run} run{again})"
+        again = f", {repeated:,} of them repeated" if repeated else ""
+        steps += f" ({job.steps_run:,} run{again})"
     lines = Text.assemble((job.state, "bold"), f"  {steps}")
     if job.steps_run:  # else nothing is known of its time
         lines.append(f"  goodput {percent(report.goodput, 1)}")

@@ -102,19 +102,24 @@ def status(cluster: str, account: Account, etcd_leader: str, now: float) -> Stat
         audit=rehearsals.audit(records.events),
         total=max((each.total for each in told), default=0),
         samples_per_second=sum(each.samples for each in told) / seconds if seconds else 0.0,
-        pace=training_pace.pace(records.points),
+        pace=training_pace.pace(records.points, _newest(records, "restart")),
         began_at=records.points[0].at if records.points else 0.0,
         stepped_at=last.at if last is not None else 0.0,
         not_finite=training_pace.not_finite_since(told, records.points),
         usual_loss=training_pace.usual_loss(records.points),
         unsaved=next((each.unsaved for each in told if each.unsaved and ended is None), ""),
-        committed_at=max((e.at for e in records.events if e.kind == "committed"), default=0.0),
+        committed_at=_newest(records, "committed"),
         error=_error(ended),
         ends_at=ended.at + linger if ended is not None and linger is not None else None,
         usd=spent.spent,
         usd_per_hour=spent.per_hour,
         logged=_logged(records),
     )
+
+
+def _newest(records: Records, kind: str) -> float:
+    """Return the time of the newest event of a kind; 0: there is none."""
+    return max((each.at for each in records.events if each.kind == kind), default=0.0)
 
 
 def _logged(records: Records) -> dict[str, float | None]:

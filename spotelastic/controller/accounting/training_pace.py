@@ -18,15 +18,17 @@ FAR = 3.0
 """How many times the range of that history a loss is above it to be far out."""
 
 
-def pace(points: Sequence[Point]) -> float:
+def pace(points: Sequence[Point], restarted: float = 0.0) -> float:
     """Return the seconds per step that counts, with pauses and repeated steps; 0: not known.
 
-    `points` are in the order of their times.
+    `points` are in the order of their times. Those before the job was `restarted` say nothing: it
+    stood still until then.
     """
-    if not points:
+    if not points or points[-1].at < restarted:
         return 0.0
-    first = points[bisect_left(points, points[-1].at - RECENT, key=lambda point: point.at)]
     last = points[-1]
+    begin = max(last.at - RECENT, restarted)
+    first = points[bisect_left(points, begin, key=lambda point: point.at)]
     made = last.step - first.step
     return round((last.at - first.at) / made, 4) if made > 0 else 0.0
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from spotelastic.model.counting import counted
 from spotelastic.training.state.compatibility import Kind, Path
 from spotelastic.training.state.state import State
 from spotelastic.training.state.value_entries import PER_RANK, per_rank_name
@@ -33,6 +34,7 @@ class PerRankEntries:
         Returns the names of what cannot be restored, with the reasons.
         """
         same, refused = self._world_size == state.world_size, []
+        saved_by = counted(self._world_size, "rank")
         for name, entry in state.per_rank():
             if name not in self._saved:
                 continue
@@ -40,9 +42,9 @@ class PerRankEntries:
                 refused.append(
                     (
                         name,
-                        f"kept per rank, and was saved by {self._world_size} ranks: to restore "
+                        f"kept per rank, and was saved by {saved_by}: to restore "
                         f"it on {state.world_size}, give se.PerRank(..., merge=function), or use "
-                        f"{self._world_size} ranks",
+                        f"{saved_by}",
                     )
                 )
             ranks = (state.rank,) if same else range(self._world_size)

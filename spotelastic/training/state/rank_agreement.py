@@ -92,7 +92,7 @@ def refuse(different: Mapping[Name, Sequence[int]]) -> None:
     raise UsageError(
         f"{entry}{more} is not the same on all ranks: {who} from the first that has it. "
         "One copy would be saved for all: make it the same everywhere, or keep each rank's own "
-        f"with se.PerRank(...) around the entry {entry.partition('.')[0]!r}"
+        f"with se.PerRank(..., merge=function) around the entry {entry.partition('.')[0]!r}"
     )
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from spotelastic.model.counting import counted
 from spotelastic.model.progress import ClusterSummary, Event, Interruption, Point
 from spotelastic.version import __version__
 from spotelastic.web.page import places
@@ -140,7 +141,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters["code"] = _code
+    made.filters |= {"code": _code, "counted": counted}
     made.globals |= {
         "places": places,
         "columns": columns,

@@ -170,10 +170,10 @@ class _DashboardPages:
         self, request: web.Request, look: Callable[[], dict[str, Any]]
     ) -> web.StreamResponse:
         answer = web.StreamResponse(headers={**HEADERS, "Content-Type": "text/event-stream"})
-        await answer.prepare(request)
         shown: dict[str, str] = {}
         answered = self.clock()
         with suppress(ConnectionError):  # the page was closed
+            await answer.prepare(request)
             while True:
                 async for told in self._looking(look, answered):
                     if not told["trouble"]:
@@ -224,10 +224,10 @@ class _DashboardPages:
         if not isinstance(given, dict):
             raise web.HTTPBadRequest
         answer = web.StreamResponse(headers={**HEADERS, "Content-Type": "application/x-ndjson"})
-        await answer.prepare(request)
         told: asyncio.Queue[Mapping[str, Any] | None] = asyncio.Queue()
         doing = asyncio.create_task(self._carry_out(request, given, told))
         with suppress(ConnectionError):
+            await answer.prepare(request)
             while (line := await told.get()) is not None:
                 await answer.write(json.dumps(line).encode() + b"\n")
         await doing

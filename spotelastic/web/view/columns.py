@@ -68,7 +68,7 @@ CHECKPOINTS = (
     Column("verified", "Verified", "When every byte of it was read last"),
 )
 COSTS = (
-    Column("name", ""),
+    Column("name", "Item"),
     _number("so_far", "So far", "In US dollars"),
     _number("per_hour", "Per hour", "Of what runs now, in US dollars"),
 )

@@ -35,20 +35,17 @@ def short(node: str) -> str:
     return name if len(name) <= SHORT else f"…{name[1 - SHORT :]}"
 
 
-def moment(at: float, now: float) -> str:
+def moment(at: float, now: float, clock: str = "%H:%M:%S") -> str:
     """Return the local time of day, with the date if that is another day than `now`'s."""
     then, today = time.localtime(at), time.localtime(now)
     if then[:3] == today[:3]:
-        return time.strftime("%H:%M:%S", then)
+        return time.strftime(clock, then)
     return f"{then.tm_mday} {time.strftime('%b %H:%M', then)}"
 
 
 def minute(at: float, now: float) -> str:
     """Return the local time of day to the minute, with the date if that is another day."""
-    then, today = time.localtime(at), time.localtime(now)
-    if then[:3] == today[:3]:
-        return time.strftime("%H:%M", then)
-    return f"{then.tm_mday} {time.strftime('%b %H:%M', then)}"
+    return moment(at, now, "%H:%M")
 
 
 def zoned(at: float, now: float) -> str:

@@ -45,7 +45,7 @@ def refused(state: dict[str, Any], folder: Path, message: str) -> None:
 
 
 def what_differs_is_refused(rank: int, folder: Path) -> None:
-    differs = r"rank 1 differs .* se.PerRank\(...\) around the entry '{}'"
+    differs = r"rank 1 differs .* se.PerRank\(..., merge=function\) around the entry '{}'"
     refused({"data": {"pos": 100 + rank}}, folder / "value", "data is .*" + differs.format("data"))
 
     model = nn.Linear(2, 2)

@@ -222,7 +222,7 @@ def test_the_bill_shows_workers_and_control_nodes_apart_and_what_they_come_to() 
     lines = rendered(tables.cost_table(cost), 80).splitlines()
     assert [" ".join(line.split()) for line in lines] == [
         "demo",
-        "so far per hour",
+        "item so far per hour",
         "workers $3.00 $1.50 4 spot, 1 on-demand node-hours",
         "control nodes $0.30 $0.10",
         "total $3.30 $1.60 estimated",

@@ -18,7 +18,7 @@ from spotelastic.cli.render.job_view import JobPicture, job_view
 from spotelastic.cli.render.progress_view import Live, Plain, view
 from spotelastic.cli.render.sparkline import MOST_POINTS, LossSeries, sparkline
 from spotelastic.errors import Unavailable
-from spotelastic.model.progress import Cost, Event, NodeStatus, Point, SlowNode, Status, Upload
+from spotelastic.model.progress import Cost, NodeStatus, Point, SlowNode, Status, Upload
 
 NOW = 2000.0
 CONTROL = tuple(
@@ -46,6 +46,7 @@ def status(*workers: NodeStatus, **more: object) -> Status:
         loss=0.5719,
         world_size=8,
         committed=1200,
+        committed_at=NOW - 83.0,
         upload=Upload(1250, 30_000_000, 120_000_000, 45e6),
         step_time=0.104,
         reason="i-0c leaves: 2 nodes",
@@ -61,9 +62,8 @@ def picture(shown: JobPicture, width: int = 80, height: int = 24) -> list[str]:
 
 
 def test_a_terminal_of_80_by_24_shows_the_whole_job() -> None:
-    committed = Event(NOW - 83.0, "committed", "step 1200 is committed", "", {"step": 1200})
     there = status(worker(0), worker(1, "draining", NOW + 103.2))
-    shown = JobPicture(there, (committed,), LOSSES, COST)
+    shown = JobPicture(there, LOSSES, COST)
     assert (
         picture(shown)
         == dedent("""\
@@ -88,7 +88,7 @@ ENDS = {"total": 10_000, "pace": 0.125, "began_at": NOW - 600.0, "samples_per_se
 
 
 def test_a_job_whose_end_is_known_shows_how_far_until_when_and_for_how_much() -> None:
-    lines = picture(JobPicture(status(worker(0), **ENDS), (), LOSSES, COST))
+    lines = picture(JobPicture(status(worker(0), **ENDS), LOSSES, COST))
     assert lines[1].startswith("step 1260 of 10000   9.62 steps/s   615.4 samples/s   round 3")
     assert lines[2] == "13% done, about 18 min left, 10 min so far, about $2.85 in all"
     plain: list[str] = []
@@ -98,7 +98,7 @@ def test_a_job_whose_end_is_known_shows_how_far_until_when_and_for_how_much() ->
 
 def test_a_loss_that_is_no_number_and_what_to_do_about_it_are_shown() -> None:
     diverged = status(worker(0), loss=None, not_finite=41)
-    lines = picture(JobPicture(diverged, (), LOSSES, COST), 110)
+    lines = picture(JobPicture(diverged, LOSSES, COST), 110)
     assert any(line.startswith("loss NaN or infinite since step 41") for line in lines)
     (at,) = (n for n, line in enumerate(lines) if line.startswith("The loss is NaN or infinite"))
     assert "checkpoint.restore(step=...)" in " ".join(lines[at + 1 : at + 3])
@@ -119,7 +119,7 @@ def test_more_nodes_than_lines_are_counted_and_those_in_trouble_stay(
     fleet = [worker(number) for number in range(60)]
     fleet += [worker(60, "draining", NOW + 90), worker(61, "draining", NOW + 9)]
     fleet += [worker(62, "pending"), worker(63, "pending")]
-    lines = picture(JobPicture(status(*fleet), (), LOSSES, COST), width, height)
+    lines = picture(JobPicture(status(*fleet), LOSSES, COST), width, height)
     assert len(lines) < height, "events have room above it"
     assert max(map(len, lines)) <= width
     table = [line for line in lines if line.startswith("i-0a")]
@@ -196,7 +196,6 @@ def screen(monkeypatch: pytest.MonkeyPatch, *told: Status) -> str:
     with Live(console, clock=lambda: NOW) as shown:
         shown.cost(COST)
         for each in told:
-            shown.event(Event(NOW - 5, "committed", "step 1200", "", {"step": 1200}))
             shown.status(each)
     return to.getvalue()
 
@@ -208,7 +207,7 @@ def test_the_last_picture_stays_and_the_cursor_is_shown_again(
     _, _, last = drawn.rpartition("\x1b[2K")  # nothing is erased after this
     text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", last)
     assert "step 1300" in text and "i-0a1b2c3d4e5f60700" in text and "$1.34 so far" in text
-    assert "checkpoint 1200, 5 s ago" in text
+    assert "checkpoint 1200, 1 min 23 s ago" in text
     assert drawn.rindex("\x1b[?25h") > drawn.rindex("\x1b[?25l"), "the cursor is shown"
 
 

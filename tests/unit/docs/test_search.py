@@ -19,11 +19,10 @@ BOOSTS = {"title": 1e3, "tags": 1e6, "text": 1.0}
 """How much a word in each part of a section weighs, as in Material for MkDocs."""
 ALL = 2.0
 """How much more a section weighs that has all words."""
-STOP = frozenset(
-    re.findall(
-        r"\w+", "a am and are can do does for how i in is it my of on the to what when where"
-    )
-)
+SAID = re.search(r"new Set\(\((.+?)\)\.split", (DOCS / "assets/search.js").read_text(), re.DOTALL)
+assert SAID is not None
+STOP = frozenset(re.findall(r"\w+", SAID[1]))
+"""Words that the site leaves out of a question: the search would take them for beginnings."""
 ASKED = [
     ("NCCL timeout", "how-to/hangs.md"),
     ("training is stuck", "how-to/hangs.md"),
@@ -75,6 +74,11 @@ ASKED = [
     ("shm-size", "how-to/shared-memory.md"),
     ("goodput", "how-to/read-the-report.md"),
     ("download results", "how-to/keep-files.md"),
+    ("why did my job fail", "how-to/why-it-failed.md"),
+    ("how do I resume training", "how-to/jobs-and-storage.md"),
+    ("install", "tutorials/first-job.md"),
+    ("mixed precision", "how-to/what-is-saved.md"),
+    ("delete everything", "how-to/take-down.md"),
 ]
 
 

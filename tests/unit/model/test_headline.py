@@ -227,6 +227,13 @@ def test_the_estimate_counts_pauses_and_repeated_steps(seed: int) -> None:
         assert estimate.share == pytest.approx(share, abs=0.01)
 
 
+def test_the_pace_of_a_restarted_job_leaves_out_that_it_stood_still() -> None:
+    before = [Point(step, 1.0, NOW + step) for step in range(1, 21)]
+    after = [Point(20 + step, 1.0, NOW + 1800 + step) for step in range(1, 21)]
+    assert training_pace.pace([*before, *after], restarted=NOW + 1790) == 1.0
+    assert training_pace.pace(before, restarted=NOW + 1790) == 0.0, "not known yet"
+
+
 def test_a_run_without_a_known_end_has_none() -> None:
     estimate = progress_of(replace(WELL, pace=1.0, began_at=NOW - 65, usd=1.0), NOW)
     assert (estimate.share, estimate.left, estimate.ends_at, estimate.usd_at_end) == (None,) * 4

@@ -113,7 +113,7 @@
   setInterval(() => {
     const silent = Date.now() - heard;
     if (stream && silent > SILENT_FOR) {
-      tell(`The dashboard has not answered for ${Math.round(silent / 1000)} s: look whether \`spotelastic dashboard\` still runs.`);
+      tell(`The dashboard has not answered for ${Math.round(silent / 1000)} s: look whether \`spotelastic dashboard\` still runs. One that was started anew has another address.`);
     }
   }, 1000);
 
@@ -187,15 +187,17 @@
         }
       }
     } catch (error) {
-      last = { failed: String(error.message || error) };
+      // A browser's own words for it are "Failed to fetch".
+      last = { failed: error instanceof TypeError ? "The dashboard does not answer: look whether it still runs." : String(error.message || error) };
     }
     button.disabled = false;
-    if (last.done !== undefined) {
-      dialog.close();
-      find("#done").textContent = last.done;
-    } else {
+    const failed = last.failed || "There was no answer: see the events.";
+    if (last.done === undefined && dialog.open) {
       answer.classList.add("failed");
-      answer.textContent = last.failed || "There was no answer: see the events.";
+      answer.textContent = failed;
+    } else {  // also a failure, where the dialog was closed meanwhile
+      dialog.close();
+      find("#done").textContent = last.done ?? failed;
     }
     ready(dialog);
   };
@@ -223,8 +225,13 @@
   const follow = find("[name=follow]", output), rank = find("[name=rank]", output), part = find("[name=with]", output);
   let known = new Set(), next = 0, turn = 0;
   const matches = (item) => item.textContent.toLowerCase().includes(part.value.toLowerCase());
+  const tellNone = () => {
+    none.textContent = list.children.length ? "No line has these words." : "No output yet.";
+    none.hidden = [...list.children].some((item) => !item.hidden);
+  };
   const filter = () => {
     for (const item of list.children) item.hidden = !matches(item);
+    tellNone();
     if (follow.checked) box.scrollTop = box.scrollHeight;
   };
   const cell = (name, text) => {
@@ -253,8 +260,7 @@
       next = page.next;
       while (list.children.length > MOST_LINES) list.firstChild.remove();
       if (known.size > 4 * MOST_LINES) known = new Set([...known].slice(-2 * MOST_LINES));
-      none.hidden = list.children.length > 0;
-      none.textContent = "No output yet.";
+      tellNone();
       if (follow.checked && page.lines.length) box.scrollTop = box.scrollHeight;
     } catch {
       none.textContent = "The logs cannot be read now.";
