@@ -12,6 +12,7 @@ from spotelastic.client.adapt.source import (
     Function,
     Loop,
     Source,
+    argument,
     bound,
     calls,
     dotted,
@@ -72,7 +73,7 @@ def training_loop(source: Source) -> TrainingLoop:
     if not backward:
         raise source.no(source.tree, "there is no backward(), so no training loop was found")
     loop = _loop_of(source, backward[0])
-    steps = optimizer_steps(loop)
+    steps = _optimizer_steps(source, loop)
     for call in [*backward, *steps]:
         _check_each_turn(source, call, loop)
     for each in source.around(loop) if not steps else ():
@@ -120,11 +121,15 @@ def _loop_of(source: Source, call: ast.Call) -> ast.For:
     raise source.no(call, "this backward() is in no loop")
 
 
-def optimizer_steps(loop: ast.For) -> list[ast.Call]:
+def _optimizer_steps(source: Source, loop: ast.For) -> list[ast.Call]:
     """Return the calls of step() in the loop that may be an optimizer's."""
-    others = re.compile(r"sched|^lr|prof|env", re.IGNORECASE)
-    found = [call for call in calls(loop, "step") if isinstance(call.func, ast.Attribute)]
-    return [call for call in found if not others.search(root_name(call))]
+    found = []
+    for call in calls(loop, "step"):
+        made = source.maker(source.made(root_name(call), source.scope(loop)))
+        other = re.search(r"sched|^lr|prof|env", f"{root_name(call)} {made}", re.IGNORECASE)
+        if isinstance(call.func, ast.Attribute) and not other:
+            found.append(call)
+    return found
 
 
 def _check_each_turn(source: Source, call: ast.Call, loop: ast.For) -> None:
@@ -220,12 +225,13 @@ def _described(
     if isinstance(over, ast.Call) and last_name(over.func) == "tqdm" and over.args:
         over = over.args[0]
     replaced: ast.expr = over
-    args = over.args if isinstance(over, ast.Call) and not over.keywords else []
+    args = over.args if isinstance(over, ast.Call) else []
     made_by = dotted(over.func) if isinstance(over, ast.Call) else ""
     batch: ast.expr | None = target
     if made_by == "enumerate" and len(args) in (1, 2) and isinstance(target, ast.Tuple):
         counter, batch = dotted(target.elts[0]), target.elts[1]
-        start, over = source.code(args[1]) if len(args) == 2 else "0", args[0]
+        first = argument(over, "start", 1)
+        start, over = source.code(first) if first is not None else "0", args[0]
     elif made_by == "range" and len(args) in (1, 2):
         if len(args) == 2 and not isinstance(args[0], ast.Constant):
             raise source.no(

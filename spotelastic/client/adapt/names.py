@@ -19,6 +19,7 @@ from spotelastic.client.adapt.changes import (
     changes,
     comes_again,
     elsewhere,
+    modes,
 )
 from spotelastic.client.adapt.loops import TrainingLoop
 from spotelastic.client.adapt.objects import is_shared
@@ -121,6 +122,8 @@ def _initial(
             f'{why}. Keep it in the state (state["{name}"])',
         )
 
+    if loop.epochs is not None and name == dotted(loop.epochs.target):
+        raise no(loop.epochs, "it is set by the loop of epochs as well")
     sets = [*written([*loop.loop.body, *end], name)]
     sets += [
         (c, c.args[0]) for c in calls([*loop.loop.body, *end], *FILLED) if root_name(c) == name
@@ -241,6 +244,7 @@ def _following(source: Source, loop: TrainingLoop) -> list[ast.stmt]:
 def _check_changes(source: Source, loop: TrainingLoop, known: set[str], own: set[str]) -> None:
     """Refuse what the loop, and functions of the script that it calls, may change besides."""
     fresh = own - _exposed([*loop.parts[0], *loop.loop.body, *loop.parts[1]], own)[0]
+    _check_modes(source, loop)
     functions = [*elsewhere(source, loop.loop)]
     bodies = [[loop.outermost], *(body for body, _ in functions)]
     for name in {n for body in bodies for n in read(body)} - fresh:
@@ -282,6 +286,29 @@ def _check_changes(source: Source, loop: TrainingLoop, known: set[str], own: set
 def is_first_of(node: ast.AST, name: str) -> bool:
     """Whether a place takes the first item of what a name stands for, by an iterator of its own."""
     return ast.unparse(node) == f"next(iter({name}))"
+
+
+def _check_modes(source: Source, loop: TrainingLoop) -> None:
+    """Refuse what leaves a module in a mode that it does not have where a process goes on."""
+    before, end = loop.parts
+    steps = loop.loop.body
+    backward = next(n for n, each in enumerate(steps) if calls(each, "backward"))
+    set_again = [each for each in [*before, *steps[:backward]] if isinstance(each, ast.Expr)]
+    others = [each for each in before if each not in set_again]
+    begun = {name for _, name, _ in modes(source, set_again)}
+    begun |= {
+        root_name(call)
+        for call in calls(source.tree, "eval")
+        if call.lineno < loop.outermost.lineno and source.scope(call) in (loop.scope, source.tree)
+    }
+    left = {name: (node, trains) for node, name, trains in modes(source, [*others, *steps, *end])}
+    for name, (node, trains) in left.items():
+        if not trains and name not in begun:
+            raise source.no(
+                node,
+                f"{source.code(node)[:60]} leaves {name} in eval mode, which is not saved: call "
+                f"{name}.train() after it, or before the steps of each epoch",
+            )
 
 
 def _check_before(

@@ -26,6 +26,8 @@ from spotelastic.client.adapt.source import (
 WRAPPERS = ("DistributedDataParallel", "DDP", "FullyShardedDataParallel", "FSDP", "fully_shard")
 REPLACED = ("batch_size", "shuffle", "sampler", "drop_last")
 """Arguments of a DataLoader that an ElasticSampler takes over."""
+NO_MODULE = re.compile(r"Loss$|Parameter$|[.](functional|init|rnn|clip_grad)|_to_")
+"""What of torch.nn is no module that has a state."""
 FIXED = ("split_dataset_by_node", "shard", "setup_dataloaders", "prepare_data_loader")
 BY_HAND = "give it an ElasticSampler by hand"
 
@@ -74,9 +76,17 @@ def used_modules(source: Source, loop: TrainingLoop, known: set[str]) -> list[st
     Raises `NotUnderstood` for what may keep something that no state_dict() has.
     """
     classes = {each.name: each for each in nodes(source.tree, ast.ClassDef)}
+    ways = [each for kind in classes.values() for each in kind.body if isinstance(each, Function)]
+    by_python = [way for way in ways if way.name.startswith("__") and way.name != "__init__"]
+    parts = reached(source, [loop.outermost, *by_python])
     for kind in classes.values():
-        _check_class(source, kind, r"Module|Dataset")
-    parts = reached(source, [loop.outermost])
+        made = calls(source.tree, kind.name)
+        of_a_step = made and all(loop.loop in source.around(each) for each in made)
+        if changed := None if of_a_step else unsaved(source, kind, parts):
+            raise source.no(
+                changed[0],
+                f"{changed[1]}, which is not saved: make it a buffer, or a value of the state",
+            )
     called = {dotted(call.func) for part in parts for call in nodes(part, ast.Call)}
     names = {name for part in parts for name in read(part)} - known - {*classes}
     found: list[str] = []
@@ -104,11 +114,9 @@ def _keeps(
     full = source.maker(value)
     if full.endswith("partial"):
         raise source.no(value, f"what {name}() may change is not seen")
-    if kind := classes.get(full if name else ""):
-        _check_class(source, kind, "")
     used = calls(source.tree, "to", "cuda", "parameters", "train", "eval")
     wraps = full not in classes and {dotted(each) for each in value.args} & known
-    is_loss = re.search(r"Loss$|functional", full)
+    is_loss = NO_MODULE.search(full)
     is_used = bool(name) and full not in classes and name in map(root_name, used)
     return not (wraps or is_loss) and (_is_module(source, classes, value) or is_used)
 
@@ -117,18 +125,8 @@ def _is_module(source: Source, classes: Mapping[str, ast.ClassDef], made: ast.Ca
     full = source.maker(made)
     kind = classes.get(full)
     bases = " ".join(source.code(base) for base in kind.bases) if kind else ""
-    is_ours = full.startswith("torch.nn.") and not re.search(r"Loss$|functional|Parameter$", full)
+    is_ours = full.startswith("torch.nn.") and not NO_MODULE.search(full)
     return "Module" in bases or is_ours
-
-
-def _check_class(source: Source, kind: ast.ClassDef, bases: str) -> None:
-    if re.search(bases, " ".join(source.code(base) for base in kind.bases)) and (
-        changed := unsaved(source, kind)
-    ):
-        raise source.no(
-            changed[0],
-            f"{changed[1]}, which is not saved: make it a buffer, or a value of the state",
-        )
 
 
 def _trained(source: Source, loop: TrainingLoop, name: str, zeroed: set[str]) -> list[str]:
@@ -154,7 +152,8 @@ def _is_tensor(source: Source, loop: TrainingLoop, name: str) -> bool:
 
 
 def _is_direct(source: Source, call: ast.Call, loop: TrainingLoop) -> bool:
-    return source.statement(call) in loop.loop.body
+    around = source.around(source.statement(call))
+    return next(each for each in around if not isinstance(each, ast.With)) is loop.loop
 
 
 def _made_by(source: Source, loop: TrainingLoop, name: str) -> str:

@@ -3,7 +3,7 @@
 import ast
 import json
 from pathlib import Path
-from textwrap import dedent
+from textwrap import dedent, indent
 
 import pytest
 from support.scripts.scripts_in_epochs import STEP, epochs
@@ -249,6 +249,33 @@ def test_tabs_and_ends_of_lines_stay(ending: str) -> None:
 def test_the_inside_of_a_text_of_several_lines_does_not_move() -> None:
     text = epochs('print("""a\n b\n""", i)\n')
     assert text[text.index('"""a') : text.index(", i)\n")] in below(text)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"end": "model.eval()\nprint(model(x0))\nmodel.train()\n"},
+        {"head": "model.train()\nmodel.norm.eval()\n", "end": "model.eval()\n"},
+        {"body": "model.train()\n" + STEP, "end": "model.train(False)\n"},
+        {"before": "x0 = torch.zeros(2)\nteacher = nn.Dropout()\nteacher.eval()\n",
+         "end": "teacher.eval()\n"},
+        {"step": "norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)\nprint(norm)\n"},
+        {"body": "with torch.enable_grad():\n" + indent(STEP, "    ")},
+        {"before": "later = optim.lr_scheduler.StepLR(optimizer, 2)\n",
+         "step": "if epoch:\n    later.step()\n"},
+        {"before": "class Words:\n    def __init__(self):\n        self.all = []\n"
+         "    def learn(self, word):\n        self.all.append(word)\nwords = Words()\n"
+         "words.learn('a')\n", "step": "print(words.all)\n"},
+        {"step": "print('a', file=sys.stderr)\n", "before": "import sys\n"},
+    ],
+)  # fmt: skip
+def test_what_leaves_nothing_behind_is_converted(given: dict[str, str]) -> None:
+    assert "se.Checkpointer(state)" in adapted(epochs(**given), "train.py").after
+
+
+def test_turns_that_are_counted_from_a_number_go_on_from_it() -> None:
+    text = epochs("print(i)\n").replace("enumerate(loader)", "enumerate(loader, start=1)")
+    assert "i = (step.number - 1) % len(loader) + 1\n" in below(text)
 
 
 # -- the commands ----------------------------------------------------------------------------------

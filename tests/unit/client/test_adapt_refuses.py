@@ -401,6 +401,66 @@ FORMS: dict[str, tuple[str, str]] = {
         ),
         "that all workers have alike",
     ),
+    "left in eval mode": (
+        epochs(end="model.eval()\nprint(model(x0))\n", before="x0 = torch.zeros(2)\n"),
+        "model.eval() leaves model in eval mode",
+    ),
+    "left in eval mode by a function": (
+        epochs(
+            before="def tried(net):\n    net.eval()\n    return net(torch.zeros(2))\n",
+            step="if i == 3:\n    print(tried(model))\n",
+        ),
+        "tried(model) leaves model in eval mode",
+    ),
+    "a part left in eval mode": (
+        epochs(head="if epoch == 1:\n    model.norm.eval()\n"),
+        "leaves model in eval mode",
+    ),
+    "method with a harmless name": (
+        epochs(
+            "notes.info(i)\n",
+            before="class Notes:\n    n = 0\n    def info(self, x):\n        self.n += 1\n"
+            "notes = Notes()\n",
+        ),
+        "Notes.info() changes self.n",
+    ),
+    "what Python calls": (
+        epochs(
+            "with watch:\n    print(i)\n",
+            before="class Watch:\n    n = 0\n    def __enter__(self):\n        self.tick()\n"
+            "    def __exit__(self, *_):\n        pass\n"
+            "    def tick(self):\n        self.n += 1\nwatch = Watch()\n",
+        ),
+        "Watch.tick() changes self.n",
+    ),
+    "property": (
+        epochs(
+            "print(counter.next)\n",
+            before="class Counter:\n    n = 0\n    @property\n    def next(self):\n"
+            "        self.n += 1\n        return self.n\ncounter = Counter()\n",
+        ),
+        "Counter.next() changes self.n",
+    ),
+    "given with a star": (
+        epochs("note(seen)\n", before="seen = []\ndef note(*all):\n    all[0].append(1)\n"),
+        "note(seen) may change seen",
+    ),
+    "given as options": (
+        epochs("note(to=seen)\n", before="seen = []\ndef note(**o):\n    o['to'].append(1)\n"),
+        "note(to=seen) may change seen",
+    ),
+    "method handed on": (
+        epochs("list(map(seen.append, [i]))\n", before="seen = []\n"),
+        "seen.append may change seen",
+    ),
+    "printed to a file": (
+        epochs("print(i, file=log)\n", before="log = open('log.txt', 'w')\n"),
+        "may change log",
+    ),
+    "number of the epoch": (
+        epochs(end="epoch += 1\nprint(epoch)\n"),
+        "it is set by the loop of epochs as well",
+    ),
 }
 
 
