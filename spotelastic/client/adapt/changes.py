@@ -211,8 +211,9 @@ def unsaved(
     begin = [each for each in methods if each.name == "__init__"]
     saved = {
         call.args[0].value
-        for call in calls(begin, "register_buffer")
+        for call in calls(begin, "register_buffer", "register_parameter")
         if call.args and isinstance(call.args[0], ast.Constant)
+        if getattr(argument(call, "persistent", 2), "value", True)
     }
     whole = re.search("Module|Dataset", bases)
     ways = [way for way in methods if way not in begin and way.args.args]
@@ -221,7 +222,7 @@ def unsaved(
         made = source.maker(each.value) if isinstance(each.value, ast.Call) else ""
         if DRAWS.search(made) and not isinstance(each.targets[0], ast.Name):
             return each, f"{kind.name} draws from {source.code(each.targets[0])}"
-        if made.startswith("torch."):
+        if made.startswith("torch.nn."):
             saved |= {last_name(target) for target in each.targets} if "Module" in bases else set()
     for way in ways:
         if way.name in ("set_epoch", "load_state_dict"):
@@ -231,14 +232,14 @@ def unsaved(
         for node, value, how in _touched(way.body):
             name = last_name(node if how == "=." else value)
             whose = value if how == "=." else getattr(value, "value", value)
-            if dotted(whose) != me or name in saved | {me}:
+            if dotted(whose) != me or (name in saved | {me} and how not in FIRST):
                 continue
-            later = how == "=." and any(  # where it is read, it may be of an earlier call
+            later = how != "=." or any(  # where it is read, it may be of an earlier call
                 each.attr == name and isinstance(each.ctx, ast.Load)
                 for each in nodes(kind, ast.Attribute)
                 if each.lineno <= getattr(node, "lineno", 0) or way not in source.around(each)
             )
-            if node in added or ((later or how in (*GROWS, "=[")) and "Dataset" not in bases):
+            if node in added or (later and alters(how) and "Dataset" not in bases):
                 return node, f"{kind.name}.{way.name}() changes {me}.{name}"
     return None
 
@@ -248,7 +249,8 @@ def comes_again(source: Source, before: Sequence[ast.stmt], drawn: str) -> ast.A
     for body in reached(source, before):
         parts: list[ast.AST] = nodes(body, ast.Call, ast.AugAssign, ast.Assign)
         for each in parts:
-            called = last_name(each.func) if isinstance(each, ast.Call) else ""
+            function = each.func if isinstance(each, ast.Call) else ast.Constant("")
+            called = source.full_name(function) or last_name(function)
             adds = isinstance(each, ast.AugAssign) and (
                 body is before or not isinstance(each.target, ast.Name)
             )

@@ -20,6 +20,8 @@ from spotelastic.client.adapt.changes import (
     comes_again,
     elsewhere,
     modes,
+    owners,
+    reached,
 )
 from spotelastic.client.adapt.loops import TrainingLoop
 from spotelastic.client.adapt.objects import is_shared
@@ -49,7 +51,10 @@ HARMLESS = frozenset(
     )
 )
 """Methods that change nothing of what a step computes."""
-DRAWN = r"rand.*|shuffle|permutation|sample|choices?|iter|next|.*seed.*|normal|uniform|step"
+DRAWN = (
+    r"(numpy\.)?random\..*|(.*\.)?(rand.*|shuffle|sample|iter|next|.*seed.*|.*normal_?|multinomial"
+    r"|(uniform|bernoulli|exponential|random|geometric|cauchy)_?|poisson|(alpha_)?dropout|step)"
+)
 """Functions whose calls before an epoch's steps cannot be repeated in the epoch's middle."""
 NOTES = ("SummaryWriter", "getLogger", "get_logger")
 """What makes an object that is only told something."""
@@ -90,10 +95,10 @@ def carried(source: Source, loop: TrainingLoop, objects: Sequence[str]) -> Carri
     filled = {name for name in filled if name not in bound([*step, *end]) - reads}
     for each in nodes(source.tree, Function, ast.Lambda):
         later = later | (_free(source, loop, each) & bound([*step, *end]))
-    again = _exposed(before, set())[0] & bound(before)
     of_step = {n for n in bound(step) | taken if n in step_reads | end_reads | later}
-    of_step |= bound(step) & _exposed(before, set())[0] | {n for n in filled if calls_on(step, n)}
-    _check_before(source, before, {*objects}, again)
+    of_step |= {n for n in filled if calls_on(step, n)}
+    stale = _exposed(before, set())[0] & (of_step | bound([*step, *before]))
+    _check_before(source, loop, {*objects}, stale, step_reads | end_reads)
     of_epoch = {n for n in bound(end) if n in reads | later} | {
         n for n in filled if calls_on(end, n)
     }
@@ -147,12 +152,16 @@ def _initial(
     ]
     first = (resets or outside or [ast.Constant(None)])[-1]
     is_given = isinstance(loop.scope, Function) and name in arguments(loop.scope.args)
-    if len(resets or outside) > 1 or first is None or not is_literal(first) or is_given:
+    is_given = is_given or name in source.imported
+    inner = [each for each, _ in written(before, name) if each not in before]
+    if len(resets or outside) > 1 or first is None or not is_literal(first) or is_given or inner:
         raise no(loop.outermost, "it is not set to a plain value once before")
     if resets:
         if not in_step or any(name in bound([each]) for each in end):
             raise no(loop.outermost, "it is set before and after the steps of an epoch")
         found.resets[name] = source.code(first)
+    elif isinstance(first, ast.List):  # it may have been filled since
+        return name
     return source.code(first) or "None"
 
 
@@ -185,7 +194,7 @@ def _is_plain(value: ast.AST, loop: TrainingLoop, known: set[str], *, shared: bo
     if isinstance(value, ast.Call):
         plain = last_name(value.func) in ("item", "tolist", "len", "int", "float", "round", "numel")
         size = last_name(value.func) == "size" and bool(value.args)
-        both = last_name(value.func) in ("min", "max", "sum", "abs")
+        both = dotted(value.func) in ("min", "max", "sum", "abs")
         inner = both and all(_is_plain(each, loop, known, shared=shared) for each in value.args)
         return not shared and (plain or size or inner)
     kinds = ast.BinOp | ast.UnaryOp | ast.IfExp | ast.Tuple | ast.List | ast.Constant | ast.Compare
@@ -312,15 +321,28 @@ def _check_modes(source: Source, loop: TrainingLoop) -> None:
 
 
 def _check_before(
-    source: Source, before: Sequence[ast.stmt], objects: set[str], names: set[str]
+    source: Source, loop: TrainingLoop, objects: set[str], stale: set[str], used: set[str]
 ) -> None:
-    """Refuse what an epoch does before its steps, and cannot do again in its middle."""
+    """Refuse what an epoch does before its steps, and cannot do again in its middle.
+
+    `stale`: what is read there and changed later. `used`: what is read later.
+    """
+    before = loop.parts[0]
     again = comes_again(source, before, DRAWN)
-    for name in sorted(names) if again is None else ():
-        again = next(written(before, name))[0]
+    names = [each for each in nodes(before, ast.Name) if each.id in stale]
+    for each in names if again is None else ():
+        again = source.statement(each)
     for node, name, how in () if again else changes(source, before, bound(before)):
         if name in objects and how not in HARMLESS and how not in ("=.", "=["):
             again = again or node
+    rates = re.compile(r"\bparam_groups\b|_lr\b|\bsched")
+    moving = rates.search(" ".join(ast.unparse(each) for each in loop.loop.body))
+    for each in nodes(before, ast.Assign, ast.AnnAssign, ast.NamedExpr):
+        parts = reached(source, [each.value]) if each.value and bound([each]) & used else []
+        if {name for part in parts for name in read(part)} & objects:
+            is_rate = rates.search(ast.unparse(each.value))
+            if moving if is_rate else not owners(each.value) & objects:
+                again = again or each
     if again is not None:
         raise source.no(
             again,

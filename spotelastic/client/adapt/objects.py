@@ -77,7 +77,7 @@ def used_modules(source: Source, loop: TrainingLoop, known: set[str]) -> list[st
     """
     classes = {each.name: each for each in nodes(source.tree, ast.ClassDef)}
     ways = [each for kind in classes.values() for each in kind.body if isinstance(each, Function)]
-    by_python = [way for way in ways if way.name.startswith("__") and way.name != "__init__"]
+    by_python = [way for way in ways if re.match(r"__(?!init__)|forward$", way.name)]
     parts = reached(source, [loop.outermost, *by_python])
     for kind in classes.values():
         made = calls(source.tree, kind.name)
@@ -131,14 +131,15 @@ def _is_module(source: Source, classes: Mapping[str, ast.ClassDef], made: ast.Ca
 
 def _trained(source: Source, loop: TrainingLoop, name: str, zeroed: set[str]) -> list[str]:
     """Return the names of the models whose parameters an optimizer has."""
-    made = source.made(name, loop.scope) or ast.Constant(0)
+    more = [c for c in calls(source.tree, "add_param_group") if root_name(c) == name]
+    made = [each for each in (source.made(name, loop.scope), *more) if each is not None]
     found = [root_name(call) for call in calls(made, "parameters", "named_parameters")]
     if not found:
         raise source.no(loop.loop, f"whose parameters {name} has is not seen where it is made")
-    lone = [n for n in sorted(read([made])) if n not in found and _is_tensor(source, loop, n)]
+    lone = [n for n in sorted(read(made) - {*found, name}) if _has_tensors(source, loop, n)]
     if lone:
         raise source.no(
-            made, f"{name} has {lone[0]}, a parameter of no model: keep it in the state, too"
+            made[-1], f"{name} has {lone[0]}, a parameter of no model: keep it in the state, too"
         )
     if not zeroed & {name, *found}:
         raise source.no(
@@ -147,8 +148,9 @@ def _trained(source: Source, loop: TrainingLoop, name: str, zeroed: set[str]) ->
     return found
 
 
-def _is_tensor(source: Source, loop: TrainingLoop, name: str) -> bool:
-    return source.maker(source.made(name, loop.scope)).startswith("torch.")
+def _has_tensors(source: Source, loop: TrainingLoop, name: str) -> bool:
+    parts = [each for each in source.values(name, loop.scope) if each is not None]
+    return any(source.maker(call).startswith("torch.") for call in nodes(parts, ast.Call))
 
 
 def _is_direct(source: Source, call: ast.Call, loop: TrainingLoop) -> bool:

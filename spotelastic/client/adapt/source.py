@@ -187,11 +187,11 @@ def written(
 
 def is_literal(value: ast.expr) -> bool:
     """Return whether an expression is a plain value as it is written."""
-    try:
-        ast.literal_eval(value)
-    except ValueError:
-        return isinstance(value, ast.Call) and dotted(value.func) == "float"
-    return True
+    if isinstance(value, ast.Call | ast.Attribute):
+        return dotted(getattr(value, "func", value)) in ("float", "math.inf", "np.inf", "torch.inf")
+    kinds = ast.Constant | ast.List | ast.Tuple | ast.UnaryOp | ast.BinOp
+    parts = [each for each in ast.iter_child_nodes(value) if isinstance(each, ast.expr)]
+    return isinstance(value, kinds) and all(is_literal(each) for each in parts)
 
 
 def _names(root: ast.AST) -> Iterator[ast.Name]:

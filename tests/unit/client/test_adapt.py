@@ -20,6 +20,18 @@ SCRIPTS = Path(__file__).parents[2] / "support/scripts/plain_scripts"
 NAMES = sorted(file.stem for file in SCRIPTS.glob("*.py"))
 
 
+NET = """\
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("n", torch.zeros(1))
+        self.last = nn.Linear(2, 1)
+    def forward(self, x):
+        self.n += 1
+        return self.last(x)
+"""
+
+
 def of(name: str) -> Adapted:
     return adapted((SCRIPTS / f"{name}.py").read_text(), f"{name}.py", workers=2)
 
@@ -266,11 +278,32 @@ def test_the_inside_of_a_text_of_several_lines_does_not_move() -> None:
         {"before": "class Words:\n    def __init__(self):\n        self.all = []\n"
          "    def learn(self, word):\n        self.all.append(word)\nwords = Words()\n"
          "words.learn('a')\n", "step": "print(words.all)\n"},
+        {"before": NET, "step": "print(Net()(x))\n"},
+        {"head": "rate = optimizer.param_groups[0]['lr']\n", "end": "print(rate)\n"},
+        {"head": "weights = list(model.parameters())\n", "step": "print(len(weights))\n"},
         {"step": "print('a', file=sys.stderr)\n", "before": "import sys\n"},
     ],
 )  # fmt: skip
 def test_what_leaves_nothing_behind_is_converted(given: dict[str, str]) -> None:
     assert "se.Checkpointer(state)" in adapted(epochs(**given), "train.py").after
+
+
+@pytest.mark.parametrize(
+    ("begun", "first"),
+    [
+        ("best = -float('inf')\n", "-float('inf')"),
+        ("best = math.inf\n", "math.inf"),
+        ("best = 2 * 3\n", "2 * 3"),
+    ],
+)
+def test_a_number_begins_with_what_is_written(begun: str, first: str) -> None:
+    made = below(epochs("best = max(best, loss.item())\n", before=begun, after="print(best)\n"))
+    assert f'"best": {first}, ' in made
+
+
+def test_a_list_that_was_filled_before_the_loop_begins_with_that() -> None:
+    made = below(epochs("seen.append(i)\n", before="seen = [1]\nseen.append(2)\n"))
+    assert '"seen": seen, ' in made
 
 
 def test_turns_that_are_counted_from_a_number_go_on_from_it() -> None:

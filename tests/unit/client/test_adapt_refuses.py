@@ -461,6 +461,61 @@ FORMS: dict[str, tuple[str, str]] = {
         epochs(end="epoch += 1\nprint(epoch)\n"),
         "it is set by the loop of epochs as well",
     ),
+    "read before, written in a step": (
+        epochs("best = min(best, loss.item())\n", before="best = 9.0\n", head="print(best)\n"),
+        "print(best) before an epoch's steps",
+    ),
+    "length of a list before": (
+        epochs("all.append(i)\n", before="all = []\n", head="heat = len(all)\n"),
+        "heat = len(all) before an epoch's steps",
+    ),
+    "value of the model before": (
+        epochs(head="was = float(model.weight.sum())\n", end="print(was)\n"),
+        "was = float(model.weight.sum()) before an epoch's steps",
+    ),
+    "rate before that steps change": (
+        epochs(
+            "optimizer.param_groups[0]['lr'] = rate / (i + 1)\n",
+            head="rate = optimizer.param_groups[0]['lr']\n",
+        ),
+        "before an epoch's steps",
+    ),
+    "draws with a rare name": (
+        epochs(head="mix = np.random.beta(1, 1)\n", before="import numpy as np\n"),
+        "np.random.beta(1, 1) before an epoch's steps",
+    ),
+    "drawn in place": (
+        epochs(head="noise = torch.empty(2).normal_()\n"),
+        "torch.empty(2).normal_() before an epoch's steps",
+    ),
+    "begun anew in some epochs": (
+        epochs(
+            "total += loss.item()\n",
+            before="total = 0.0\n",
+            head="if epoch % 2:\n    total = 0.0\n",
+            end="print(total)\n",
+        ),
+        "carries total from turn to turn",
+    ),
+    "imported number": (
+        "from math import pi as n\n" + epochs("n = n + 1\n", after="print(n)\n"),
+        "carries n from turn to turn",
+    ),
+    "sum of a tensor": (
+        epochs("total = total + x.sum()\n", before="total = 0\n"),
+        "it is set by total + x.sum()",
+    ),
+    "parameter of a group": (
+        epochs(before="c = nn.Parameter(x)\noptimizer.add_param_group({'params': [c]})\n"),
+        "optimizer has c, a parameter of no model",
+    ),
+    "parameters in a dictionary": (
+        BEGIN.replace("optimizer = ", "of = {'c': nn.Parameter(x)}\noptimizer = ").replace(
+            "model.parameters()", "[*model.parameters(), of['c']]"
+        )
+        + epochs().removeprefix(BEGIN),
+        "optimizer has of, a parameter of no model",
+    ),
 }
 
 
