@@ -36,7 +36,9 @@ def state_names(source: Source, loop: TrainingLoop) -> list[str]:
     """Return the names of the objects that are saved. Raises `NotUnderstood`."""
     kinds: dict[str, str] = {}
     for call in calls(loop.outermost, "step", "update_parameters"):
-        held = call.func.value if isinstance(call.func, ast.Attribute) else call
+        if not isinstance(call.func, ast.Attribute):
+            continue
+        held = call.func.value
         name = dotted(held)
         kinds[name] = _kind(source, loop, name)
         if not kinds[name] and name.isidentifier():

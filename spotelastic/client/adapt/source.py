@@ -5,6 +5,7 @@ Whoever does not understand a script says where it ends to understand, and chang
 
 import ast
 import io
+import re
 import tokenize
 from collections.abc import Iterator, Sequence
 from functools import cached_property
@@ -25,19 +26,23 @@ class Source:
 
     def __init__(self, text: str, name: str) -> None:
         self.name, self.text = name, text
-        self.lines = text.split("\n")
+        split = re.split(r"(\r\n?|\n)", text)
+        self.lines, self.ends = split[::2], [*split[1::2], ""]
         try:
             self.tree = ast.parse(text)
-            self.tokens = [*tokenize.generate_tokens(io.StringIO(text).readline)]
+            self.tokens = [*tokenize.generate_tokens(io.StringIO(text, None).readline)]
         except SyntaxError as error:
-            raise UsageError(f"{name} is not Python: line {error.lineno}: {error.msg}") from None
+            raise UsageError(
+                f"{name} is not Python: line {error.lineno or 1}: {error.msg}"
+            ) from None
         except (ValueError, RecursionError, MemoryError, tokenize.TokenError) as error:
             raise UsageError(f"{name} cannot be read as Python: {error}") from None
         everything = [*ast.walk(self.tree)]
         self._parents = {each: node for node in everything for each in ast.iter_child_nodes(node)}
         self.names = {each.id for each in everything if isinstance(each, ast.Name)}
         self.names |= {each.arg for each in everything if isinstance(each, ast.arg)}
-        self.names |= {each.name for each in everything if isinstance(each, Function)}
+        named = Function | ast.ClassDef | ast.ExceptHandler
+        self.names |= {each.name for each in everything if isinstance(each, named) and each.name}
         self.names |= {*self.imported}
 
     def no(self, node: ast.AST, why: str) -> NotUnderstood:

@@ -250,12 +250,40 @@ def test_a_loss_is_shown_where_it_is_one_number(backward: str, is_number: bool) 
     assert ("step.loss = loss" in made) == is_number
 
 
-@pytest.mark.parametrize("ending", ["\n", "\r\n"])
+@pytest.mark.parametrize("ending", ["\n", "\r\n", "\r"])
 def test_tabs_and_ends_of_lines_stay(ending: str) -> None:
     text = (SCRIPTS / "tabs_and_globals.py").read_text().replace("\n", ending)
     made = adapted(text, "tabs.py").after
     assert f"{ending}\t\t\twith step:{ending}\t\t\t\tbatch = next(batches){ending}" in made
-    assert made.count("\r\n") == (made.count("\n") if ending == "\r\n" else 0)
+    assert len(made.split(ending)) == len(made.splitlines()) + 1
+
+
+def test_lines_that_end_otherwise_than_the_first_keep_their_ends() -> None:
+    first, _, rest = epochs("print(i)\n", after="print(1)").partition("\n")
+    made = adapted(f"{first}\r\n{rest}", "train.py").after
+    assert made.startswith(f"{first}\r\n") and made.endswith("\nprint(1)")
+    assert made.count("print(i)\n") == 1
+
+
+def test_a_loop_that_ends_the_text_has_its_last_lines_on_their_own() -> None:
+    made = below(epochs("seen.append(i)", before="seen = []\n").rstrip())
+    assert made.endswith(
+        'seen.append(i)\n                state["seen"] = seen\n        seen = state["seen"]\n'
+    )
+
+
+def test_other_letters_in_the_head_of_a_loop_are_one_letter_each() -> None:
+    text = epochs().replace("i, x in enumerate(loader)", 'x in tqdm(loader, desc="Épöqüé")')
+    made = below(text)
+    assert 'desc="Épöqüé"):\n            with step:\n' in made
+
+
+def test_a_class_and_a_function_of_a_name_of_ours_are_left() -> None:
+    made = adapted(
+        epochs("print(step(i))\n", before="class se:\n    pass\ndef step(n):\n    return n\n"),
+        "train.py",
+    ).after
+    assert "spotelastic.Checkpointer(state)" in made and "with this_step:" in made
 
 
 def test_the_inside_of_a_text_of_several_lines_does_not_move() -> None:
