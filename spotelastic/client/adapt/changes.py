@@ -135,17 +135,21 @@ def _by_functions(
         function = source.function(name := dotted(call.func))
         if function is None or name in inside:
             continue
-        args = function.args
-        plain = [each.arg for each in (*args.posonlyargs, *args.args, *args.kwonlyargs)]
         for _, changed, how in changes(
             source, function.body, bound(function.body), (*inside, name)
         ):
-            if changed in plain and alters(how):
-                value = argument(call, changed, plain.index(changed))
-                yield call, value or ast.Name(changed), how
-            elif changed in arguments(args) and alters(how):  # `*args`, `**options`
-                every = [*call.args, *(each.value for each in call.keywords)]
-                yield call, ast.Tuple(every), how
+            if changed in arguments(function.args) and alters(how):
+                yield call, _given(call, function, changed), how
+
+
+def _given(call: ast.Call, function: Function, name: str) -> ast.expr:
+    """Return what a name of a function stands for where it is called."""
+    args = function.args
+    plain = [each.arg for each in (*args.posonlyargs, *args.args, *args.kwonlyargs)]
+    if name in arguments(args) and name not in plain:  # `*args`, `**options`
+        return ast.Tuple([*call.args, *(each.value for each in call.keywords)])
+    place = plain.index(name) if name in plain else len(call.args)
+    return argument(call, name, place) or ast.Name(name)
 
 
 def reached(source: Source, body: Sequence[ast.AST]) -> list[Sequence[ast.AST]]:
@@ -172,11 +176,8 @@ def modes(
             is_off = bool(call.args) and getattr(call.args[0], "value", True) is False
             yield call, root_name(call), call.func.attr == "train" and not is_off
         elif function is not None and name not in inside:
-            given = [each.arg for each in function.args.args]
             for _, module, trains in modes(source, function.body, (*inside, name)):
-                place = given.index(module) if module in given else 99
-                value = argument(call, module, place) or ast.Name(module)
-                yield call, root_name(value), trains
+                yield call, root_name(_given(call, function, module)), trains
 
 
 def elsewhere(source: Source, loop: ast.AST) -> Iterator[tuple[Sequence[ast.AST], set[str]]]:
@@ -244,25 +245,16 @@ def unsaved(
     return None
 
 
-def comes_again(source: Source, before: Sequence[ast.stmt], drawn: str) -> ast.AST | None:
-    """Return what an epoch does before its steps, and cannot do again in its middle."""
+def comes_again(source: Source, before: Sequence[ast.stmt], drawn: str) -> Iterator[ast.AST]:
+    """Yield what an epoch does before its steps, and cannot do again in its middle."""
     for body in reached(source, before):
-        parts: list[ast.AST] = nodes(body, ast.Call, ast.AugAssign, ast.Assign)
-        for each in parts:
-            function = each.func if isinstance(each, ast.Call) else ast.Constant("")
-            called = source.full_name(function) or last_name(function)
-            adds = isinstance(each, ast.AugAssign) and (
-                body is before or not isinstance(each.target, ast.Name)
-            )
-            if adds or re.fullmatch(drawn, called) or _from_itself(each):
-                return each
-    return None
-
-
-def _from_itself(node: ast.AST) -> bool:
-    """Whether an attribute or an entry is set to what is made of its value."""
-    if not isinstance(node, ast.Assign):
-        return False
-    parts = [t for t in node.targets if isinstance(t, ast.Attribute | ast.Subscript)]
-    value = ast.unparse(node.value)
-    return any(ast.unparse(target) in value for target in parts)
+        for call in nodes(body, ast.Call):
+            if re.fullmatch(drawn, source.full_name(call.func) or last_name(call.func)):
+                yield call
+        for each in nodes(body, ast.AugAssign):
+            if body is before or not isinstance(each.target, ast.Name):
+                yield each
+        for each in nodes(body, ast.Assign):  # what is made of its own value
+            parts = [t for t in each.targets if isinstance(t, ast.Attribute | ast.Subscript)]
+            if any(ast.unparse(part) in ast.unparse(each.value) for part in parts):
+                yield each

@@ -161,16 +161,12 @@ def _check_end(source: Source, loop: ast.For, last: int) -> None:
             raise source.no(each, EARLY)
         if isinstance(each, ast.Continue) and inner is loop:
             raise source.no(each, f"`continue`: some turns leave something out{MAYBE}")
-    for call in calls(loop.body, "exit", "_exit", "quit"):
-        raise source.no(call, EARLY)
-    for each in nodes(loop.body, ast.Raise) if _is_caught(source, loop) else ():
+    caught = any(isinstance(each, ast.Try) and each.handlers for each in source.around(loop))
+    raised = nodes(loop.body, ast.Raise) if caught else []
+    for each in [*calls(loop.body, "exit", "_exit", "quit"), *raised]:
         raise source.no(each, EARLY)
     for each in nodes(loop.body, Function, ast.ClassDef, ast.Global, ast.Nonlocal, ast.Match):
         raise source.no(each, "a definition or a `match` in a loop")
-
-
-def _is_caught(source: Source, loop: ast.For) -> bool:
-    return any(isinstance(each, ast.Try) and each.handlers for each in source.around(loop))
 
 
 def _check_epochs(source: Source, epochs: ast.AST, loop: ast.For) -> None:
@@ -254,10 +250,8 @@ def loss_of(source: Source, loop: TrainingLoop) -> tuple[str, ast.stmt] | None:
     call, named = found[0], found[0].func.value  # type: ignore[attr-defined]
     if len(found) > 1 or any(each.arg in (None, "gradient") for each in call.keywords):
         return None
-    if call.args and root_name(call).startswith("accelerator") and len(call.args) == 1:
-        named = call.args[0]
-    elif call.args:
+    if call.args:
         return None
-    elif isinstance(named, ast.Call) and last_name(named.func) == "scale" and named.args:
+    if isinstance(named, ast.Call) and last_name(named.func) == "scale" and named.args:
         named = named.args[0]
     return (named.id, source.statement(call)) if isinstance(named, ast.Name) else None

@@ -89,10 +89,8 @@ def carried(source: Source, loop: TrainingLoop, objects: Sequence[str]) -> Carri
     later = _exposed(_following(source, loop), set())[0]
     step_reads = _exposed(step, taken)[0]
     end_reads, reads = _exposed(end, set())[0], _exposed([*before, *step, *end], taken)[0]
-    filled = {
-        root for call in calls([*step, *end], *FILLED) if (root := root_name(call)) in source.names
-    }
-    filled = {name for name in filled if name not in bound([*step, *end]) - reads}
+    filled = {root_name(call) for call in calls([*step, *end], *FILLED)}
+    filled = filled - (bound([*step, *end]) - reads) - {""}
     for each in nodes(source.tree, Function, ast.Lambda):
         later = later | (_free(source, loop, each) & bound([*step, *end]))
     of_step = {n for n in bound(step) | taken if n in step_reads | end_reads | later}
@@ -277,8 +275,8 @@ def _check_changes(source: Source, loop: TrainingLoop, known: set[str], own: set
         made = source.made(name, loop.scope)
         is_list = isinstance((source.values(name, loop.scope) or [None])[-1], ast.List)
         loads = made is not None and last_name(made.func) == "DataLoader"
-        if (loads or is_list) and is_first_of(node, name):
-            continue
+        if (loads or is_list) and ast.unparse(node) == f"next(iter({name}))":
+            continue  # an iterator of its own
         is_filled = isinstance(node, ast.Call) and dotted(node.func) in [
             f"{name}.{each}" for each in FILLED
         ]
@@ -292,25 +290,12 @@ def _check_changes(source: Source, loop: TrainingLoop, known: set[str], own: set
             )
 
 
-def is_first_of(node: ast.AST, name: str) -> bool:
-    """Whether a place takes the first item of what a name stands for, by an iterator of its own."""
-    return ast.unparse(node) == f"next(iter({name}))"
-
-
 def _check_modes(source: Source, loop: TrainingLoop) -> None:
     """Refuse what leaves a module in a mode that it does not have where a process goes on."""
-    before, end = loop.parts
-    steps = loop.loop.body
-    backward = next(n for n, each in enumerate(steps) if calls(each, "backward"))
-    set_again = [each for each in [*before, *steps[:backward]] if isinstance(each, ast.Expr)]
-    others = [each for each in before if each not in set_again]
-    begun = {name for _, name, _ in modes(source, set_again)}
-    begun |= {
-        root_name(call)
-        for call in calls(source.tree, "eval")
-        if call.lineno < loop.outermost.lineno and source.scope(call) in (loop.scope, source.tree)
-    }
-    left = {name: (node, trains) for node, name, trains in modes(source, [*others, *steps, *end])}
+    backward = calls(loop.loop, "backward")[0].lineno
+    begin = [each for each in [*loop.parts[0], *loop.loop.body] if each.lineno < backward]
+    begun = {n for _, n, _ in modes(source, [s for s in begin if isinstance(s, ast.Expr)])}
+    left = {name: (node, trains) for node, name, trains in modes(source, [loop.outermost])}
     for name, (node, trains) in left.items():
         if not trains and name not in begun:
             raise source.no(
@@ -328,24 +313,22 @@ def _check_before(
     `stale`: what is read there and changed later. `used`: what is read later.
     """
     before = loop.parts[0]
-    again = comes_again(source, before, DRAWN)
-    names = [each for each in nodes(before, ast.Name) if each.id in stale]
-    for each in names if again is None else ():
-        again = source.statement(each)
-    for node, name, how in () if again else changes(source, before, bound(before)):
-        if name in objects and how not in HARMLESS and how not in ("=.", "=["):
-            again = again or node
     rates = re.compile(r"\bparam_groups\b|_lr\b|\bsched")
     moving = rates.search(" ".join(ast.unparse(each) for each in loop.loop.body))
+    again = [*comes_again(source, before, DRAWN)]
+    again += [source.statement(each) for each in nodes(before, ast.Name) if each.id in stale]
+    for node, name, how in changes(source, before, bound(before)):
+        if name in objects and how not in HARMLESS and how not in ("=.", "=["):
+            again.append(node)
     for each in nodes(before, ast.Assign, ast.AnnAssign, ast.NamedExpr):
         parts = reached(source, [each.value]) if each.value and bound([each]) & used else []
         if {name for part in parts for name in read(part)} & objects:
             is_rate = rates.search(ast.unparse(each.value))
             if moving if is_rate else not owners(each.value) & objects:
-                again = again or each
-    if again is not None:
+                again.append(each)
+    for node in again:
         raise source.no(
-            again,
-            f"{source.code(again)[:60]} before an epoch's steps comes again where a process "
+            node,
+            f"{source.code(node)[:60]} before an epoch's steps comes again where a process "
             "goes on in the epoch's middle: put it after them, or into a step",
         )

@@ -41,10 +41,9 @@ def state_names(source: Source, loop: TrainingLoop) -> list[str]:
         held = call.func.value
         name = dotted(held)
         kinds[name] = _kind(source, loop, name)
-        if not kinds[name] and name.isidentifier():
-            raise source.no(call, f"what {name} is, whose step() is called, is not seen")
         if not kinds[name]:
-            raise source.no(call, f"{source.code(held)} belongs to an object: name it in the state")
+            what = source.code(held)
+            raise source.no(call, f"what {what} is, whose step() is called, is not seen")
         for given in call.args if kinds[name] == "scaler" else ():
             kinds[dotted(given)] = _kind(source, loop, dotted(given))
     optimizers = [name for name, kind in kinds.items() if kind == "optimizer"]
@@ -90,37 +89,29 @@ def used_modules(source: Source, loop: TrainingLoop, known: set[str]) -> list[st
                 f"{changed[1]}, which is not saved: make it a buffer, or a value of the state",
             )
     called = {dotted(call.func) for part in parts for call in nodes(part, ast.Call)}
+    used = {*map(root_name, calls(source.tree, "to", "cuda", "parameters", "train", "eval"))}
     names = {name for part in parts for name in read(part)} - known - {*classes}
-    found: list[str] = []
+    found: dict[str, None] = {}
     for name in sorted(names):
-        values = source.values(name, loop.scope) if source.function(name) is None else ()
-        for value in values:
-            if isinstance(value, ast.Attribute) and name in called:
-                if value and source.full_name(value).partition(".")[0] not in {
-                    *source.imported,
-                    "torch",
-                }:
-                    raise source.no(value, f"what {name}() may change is not seen")
-            elif not isinstance(value, ast.Call):
-                if any(_is_module(source, classes, each) for each in nodes(value or [], ast.Call)):
-                    raise source.no(value or loop.loop, f"{name} has modules: name each by itself")
-            elif _keeps(source, classes, known, value, name if name in called else ""):
-                found.append(name)
-    return [*dict.fromkeys(found)]
-
-
-def _keeps(
-    source: Source, classes: Mapping[str, ast.ClassDef], known: set[str], value: ast.Call, name: str
-) -> bool:
-    """Whether what is made is a module to be saved. `name`: under which it is called, if it is."""
-    full = source.maker(value)
-    if full.endswith("partial"):
-        raise source.no(value, f"what {name}() may change is not seen")
-    used = calls(source.tree, "to", "cuda", "parameters", "train", "eval")
-    wraps = full not in classes and {dotted(each) for each in value.args} & known
-    is_loss = NO_MODULE.search(full)
-    is_used = bool(name) and full not in classes and name in map(root_name, used)
-    return not (wraps or is_loss) and (_is_module(source, classes, value) or is_used)
+        for value in source.values(name, loop.scope) if source.function(name) is None else ():
+            full = source.maker(value) if isinstance(value, ast.Call) else ""
+            own = isinstance(value, ast.Attribute) and root_name(value) not in source.imported
+            if name in called and (own or full.endswith("partial")):
+                raise source.no(value or loop.loop, f"what {name}() may change is not seen")
+            made = [each for each in nodes(value or [], ast.Call) if each is value or not full]
+            modules = [each for each in made if _is_module(source, classes, each)]
+            if modules and not full:
+                raise source.no(modules[0], f"{name} has modules: name each by itself")
+            if full in classes or not full:
+                keeps = bool(modules)
+            elif {dotted(each) for each in getattr(value, "args", [])} & known:
+                keeps = False  # it wraps what is saved
+            else:
+                is_used = name in called & used and not NO_MODULE.search(full)
+                keeps = bool(modules) or is_used
+            if keeps:
+                found[name] = None
+    return [*found]
 
 
 def _is_module(source: Source, classes: Mapping[str, ast.ClassDef], made: ast.Call) -> bool:
@@ -168,7 +159,7 @@ def _made_by(source: Source, loop: TrainingLoop, name: str) -> str:
 def _kind(source: Source, loop: TrainingLoop, name: str) -> str:
     """Return what a name is: optimizer, scheduler, scaler, average; "" for anything else."""
     made_by = _made_by(source, loop, name)
-    if "lr_scheduler" in made_by or "scheduler" in made_by:
+    if "scheduler" in made_by:
         return "scheduler"
     if made_by.endswith((".GradScaler", ".AveragedModel")):
         return "scaler" if made_by.endswith("GradScaler") else "average"

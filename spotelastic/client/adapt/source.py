@@ -39,10 +39,8 @@ class Source:
             raise UsageError(f"{name} cannot be read as Python: {error}") from None
         everything = [*ast.walk(self.tree)]
         self._parents = {each: node for node in everything for each in ast.iter_child_nodes(node)}
-        self.names = {each.id for each in everything if isinstance(each, ast.Name)}
-        self.names |= {each.arg for each in everything if isinstance(each, ast.arg)}
-        named = Function | ast.ClassDef | ast.ExceptHandler
-        self.names |= {each.name for each in everything if isinstance(each, named) and each.name}
+        keys = ("id", "arg", "name")
+        self.names = {getattr(each, key, None) for each in everything for key in keys}
         self.names |= {*self.imported}
 
     def no(self, node: ast.AST, why: str) -> NotUnderstood:
@@ -82,9 +80,9 @@ class Source:
 
     def less(self, node: ast.AST, by: str) -> str:
         """Return the expression for what is less than another one by a number."""
-        adds = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add)
-        if isinstance(node, ast.BinOp) and adds and self.code(node.right) == by:
-            return self.code(node.left)
+        match node:
+            case ast.BinOp(left, ast.Add(), right) if self.code(right) == by:
+                return self.code(left)
         code = self.code(node)
         plain = isinstance(node, ast.Name | ast.Constant | ast.Attribute | ast.Call)
         return code if by == "0" else f"{code if plain else f'({code})'} - {by}"

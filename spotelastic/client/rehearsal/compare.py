@@ -124,22 +124,15 @@ def differences(
     return sorted(found, key=lambda each: (each.step, each.rank, _weight(each)))
 
 
-def apart(plain: StepRecord, other: StepRecord, step: int) -> float | None:
-    """Return how far two runs are apart after a step.
-
-    It is a share of what training has changed until then. None where one of them has not made the
-    step.
-    """
-    begin, ours, theirs = (_first(r, s) for r, s in ((plain, 1), (plain, step), (other, step)))
-    return _gap(begin, ours, theirs) if begin and ours and theirs else None
-
-
 def tolerance(plain: StepRecord, other: StepRecord) -> float | None:
     """Return how far a run whose ranks change may be apart from the plain one.
 
     None where what the script computes depends on the number of ranks.
     """
-    gaps = [apart(plain, other, line.step) for line in plain.steps if line.rank == 0]
+    begin, pairs = _first(plain, 1), [(line, _first(other, line.step)) for line in plain.steps]
+    gaps = [
+        _gap(begin, a, b) for a, b in pairs if a.rank == 0 and begin is not None and b is not None
+    ]
     known = [gap for gap in gaps if gap is not None]
     if not known or max(known) > INVARIANT:
         return None
@@ -348,9 +341,7 @@ def _size(
         seen = True
         gap += sum((a - b) ** 2 for a, b in zip(one, other, strict=True))
         whole += sum((a - b) ** 2 for a, b in zip(one, start, strict=True))
-    if not seen:
-        return None
-    if not math.isfinite(gap):
+    if not seen or not math.isfinite(gap):
         return None
     return math.sqrt(gap / whole) if whole else math.inf if gap else 0.0
 

@@ -297,8 +297,6 @@ def test_the_inside_of_a_text_of_several_lines_does_not_move() -> None:
         {"end": "model.eval()\nprint(model(x0))\nmodel.train()\n"},
         {"head": "model.train()\nmodel.norm.eval()\n", "end": "model.eval()\n"},
         {"body": "model.train()\n" + STEP, "end": "model.train(False)\n"},
-        {"before": "x0 = torch.zeros(2)\nteacher = nn.Dropout()\nteacher.eval()\n",
-         "end": "teacher.eval()\n"},
         {"step": "norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)\nprint(norm)\n"},
         {"body": "with torch.enable_grad():\n" + indent(STEP, "    ")},
         {"before": "later = optim.lr_scheduler.StepLR(optimizer, 2)\n",

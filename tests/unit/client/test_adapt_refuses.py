@@ -221,7 +221,7 @@ FORMS: dict[str, tuple[str, str]] = {
     ),
     "object's optimizer": (
         epochs(body=STEP.replace("optimizer.step", "self.optimizer.step")),
-        "belongs to an object",
+        "what self.optimizer is, whose step() is called, is not seen",
     ),
     "unknown optimizer": (
         epochs(before="optimizer = make(model)\n"),
@@ -538,9 +538,9 @@ def test_a_class_of_the_scripts_own_is_not_ours() -> None:
         ("def f(:\n", "not Python: line 1: "),
         ("x = 'a\0b'\n", "null bytes"),
         ("(" * 500 + ")" * 500, "Python"),
-        ("import lightning as L\nL.Trainer().fit(model)\n", "line 2: the Trainer of Lightning"),
+        ("import lightning as L\nL.Trainer().fit(model)\n", r"line 2: L.Trainer\(\) has the loop"),
         ("from pytorch_lightning import Trainer\nTrainer()\n", "hugging-face-and-lightning"),
-        ("from transformers import Trainer\nTrainer().train()\n", "Hugging Face"),
+        ("from transformers import Trainer\nTrainer().train()\n", "hugging-face-and-lightning"),
         ("import lightning as L\nfabric = L.Fabric()\n", "its loop is the script's own"),
     ],
 )
