@@ -40,6 +40,12 @@ NOT_SAVED = ("=.", "setattr", "delattr", "requires_grad_", "register_forward_hoo
 DRAWS = re.compile(r"(torch|random)\.Generator|default_rng|\.Random")
 """What makes random numbers of its own."""
 
+DRAWN = (
+    r"(numpy\.)?random\..*|(.*\.)?(rand.*|shuffle|sample|iter|next|.*seed.*|.*normal_?|multinomial"
+    r"|(uniform|bernoulli|exponential|random|geometric|cauchy)_?|poisson|(alpha_)?dropout|step)"
+)
+"""Functions whose calls before an epoch's steps cannot be repeated in the epoch's middle."""
+
 Change = tuple[ast.AST, str, str]
 """Where something may be changed, whose name it has, and how: a method, `=.` or `=[`."""
 
@@ -245,11 +251,11 @@ def unsaved(
     return None
 
 
-def comes_again(source: Source, before: Sequence[ast.stmt], drawn: str) -> Iterator[ast.AST]:
+def comes_again(source: Source, before: Sequence[ast.stmt]) -> Iterator[ast.AST]:
     """Yield what an epoch does before its steps, and cannot do again in its middle."""
     for body in reached(source, before):
         for call in nodes(body, ast.Call):
-            if re.fullmatch(drawn, source.full_name(call.func) or last_name(call.func)):
+            if re.fullmatch(DRAWN, source.full_name(call.func) or last_name(call.func)):
                 yield call
         for each in nodes(body, ast.AugAssign):
             if body is before or not isinstance(each.target, ast.Name):

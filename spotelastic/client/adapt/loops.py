@@ -224,7 +224,12 @@ def _described(
     args = over.args if isinstance(over, ast.Call) else []
     made_by = dotted(over.func) if isinstance(over, ast.Call) else ""
     batch: ast.expr | None = target
-    if made_by == "enumerate" and len(args) in (1, 2) and isinstance(target, ast.Tuple):
+    if (
+        isinstance(over, ast.Call)
+        and made_by == "enumerate"
+        and len(args) in (1, 2)
+        and isinstance(target, ast.Tuple)
+    ):
         counter, batch = dotted(target.elts[0]), target.elts[1]
         first = argument(over, "start", 1)
         start, over = source.code(first) if first is not None else "0", args[0]
@@ -248,9 +253,7 @@ def loss_of(source: Source, loop: TrainingLoop) -> tuple[str, ast.stmt] | None:
     """Return the name of the loss and where it is, if it is one number for certain."""
     found = calls(loop.loop, "backward")
     call, named = found[0], found[0].func.value  # type: ignore[attr-defined]
-    if len(found) > 1 or any(each.arg in (None, "gradient") for each in call.keywords):
-        return None
-    if call.args:
+    if len(found) > 1 or call.args or any(each.arg in (None, "gradient") for each in call.keywords):
         return None
     if isinstance(named, ast.Call) and last_name(named.func) == "scale" and named.args:
         named = named.args[0]

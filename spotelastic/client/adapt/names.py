@@ -39,23 +39,16 @@ from spotelastic.client.adapt.source import (
     written,
 )
 
-HARMLESS = frozenset(
-    re.findall(
-        r"\w+",
-        """train eval zero_grad backward to cuda cpu float half set_epoch print log info debug
-        warning add_scalar add_scalars item keys values items get size numel dim view reshape
-        mean sum max min argmax detach clone numpy tolist parameters named_parameters state_dict
-        get_last_lr unscale_ format join split strip startswith endswith encode decode flush
-        close eq long int bool scale no_sync autocast contiguous unsqueeze squeeze permute
-        transpose repeat_interleave exists""",
-    )
+HARMLESS = re.compile(
+    r"train|eval|zero_grad|backward|to|cuda|cpu|float|half|set_epoch|print|log|"
+    r"info|debug|warning|add_scalar|add_scalars|item|keys|values|items|get|size|"
+    r"numel|dim|view|reshape|mean|sum|max|min|argmax|detach|clone|numpy|tolist|"
+    r"parameters|named_parameters|state_dict|get_last_lr|unscale_|format|join|split|"
+    r"strip|startswith|endswith|encode|decode|flush|close|eq|long|int|bool|scale|"
+    r"no_sync|autocast|contiguous|unsqueeze|squeeze|permute|transpose|"
+    r"repeat_interleave|exists"
 )
 """Methods that change nothing of what a step computes."""
-DRAWN = (
-    r"(numpy\.)?random\..*|(.*\.)?(rand.*|shuffle|sample|iter|next|.*seed.*|.*normal_?|multinomial"
-    r"|(uniform|bernoulli|exponential|random|geometric|cauchy)_?|poisson|(alpha_)?dropout|step)"
-)
-"""Functions whose calls before an epoch's steps cannot be repeated in the epoch's middle."""
 NOTES = ("SummaryWriter", "getLogger", "get_logger")
 """What makes an object that is only told something."""
 
@@ -82,10 +75,8 @@ def carried(source: Source, loop: TrainingLoop, objects: Sequence[str]) -> Carri
     Raises `NotUnderstood` for what cannot be kept in a state.
     """
     before, end = loop.parts
-    heads: list[ast.AST] = [*([loop.target] if loop.target is not None else []), loop.loop.target]
-    step, taken = loop.loop.body, bound(heads)
-    own = bound([loop.outermost])
-    _check_changes(source, loop, {*objects}, own)
+    step, taken = loop.loop.body, bound([loop.loop.target])
+    _check_changes(source, loop, {*objects}, bound([loop.outermost]))
     later = _exposed(_following(source, loop), set())[0]
     step_reads = _exposed(step, taken)[0]
     end_reads, reads = _exposed(end, set())[0], _exposed([*before, *step, *end], taken)[0]
@@ -97,9 +88,8 @@ def carried(source: Source, loop: TrainingLoop, objects: Sequence[str]) -> Carri
     of_step |= {n for n in filled if calls_on(step, n)}
     stale = _exposed(before, set())[0] & (of_step | bound([*step, *before]))
     _check_before(source, loop, {*objects}, stale, step_reads | end_reads)
-    of_epoch = {n for n in bound(end) if n in reads | later} | {
-        n for n in filled if calls_on(end, n)
-    }
+    of_epoch = {n for n in bound(end) if n in reads | later}
+    of_epoch |= {n for n in filled if calls_on(end, n)}
     if loop.epochs is not None:
         of_epoch |= bound([loop.epochs.target]) & later
     of_epoch |= {n for n in bound(before) if n in later and n not in of_step}
@@ -266,7 +256,7 @@ def _check_changes(source: Source, loop: TrainingLoop, known: set[str], own: set
     begun = bound(loop.parts[0])
     found += [c for c in changes(source, loop.loop.body, fresh - begun) if c[1] in begun]
     for node, name, how in found:
-        if how in HARMLESS or name == "super" or (name in known and how not in NOT_SAVED):
+        if HARMLESS.fullmatch(how) or name == "super" or (name in known and how not in NOT_SAVED):
             continue
         if imported := source.imported.get(name):
             keeps = how in (*GROWS, "=.", "=[")
@@ -315,10 +305,10 @@ def _check_before(
     before = loop.parts[0]
     rates = re.compile(r"\bparam_groups\b|_lr\b|\bsched")
     moving = rates.search(" ".join(ast.unparse(each) for each in loop.loop.body))
-    again = [*comes_again(source, before, DRAWN)]
+    again = [*comes_again(source, before)]
     again += [source.statement(each) for each in nodes(before, ast.Name) if each.id in stale]
     for node, name, how in changes(source, before, bound(before)):
-        if name in objects and how not in HARMLESS and how not in ("=.", "=["):
+        if name in objects and not HARMLESS.fullmatch(how) and how not in ("=.", "=["):
             again.append(node)
     for each in nodes(before, ast.Assign, ast.AnnAssign, ast.NamedExpr):
         parts = reached(source, [each.value]) if each.value and bound([each]) & used else []

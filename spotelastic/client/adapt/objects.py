@@ -36,9 +36,9 @@ def state_names(source: Source, loop: TrainingLoop) -> list[str]:
     """Return the names of the objects that are saved. Raises `NotUnderstood`."""
     kinds: dict[str, str] = {}
     for call in calls(loop.outermost, "step", "update_parameters"):
-        if not isinstance(call.func, ast.Attribute):
+        held = getattr(call.func, "value", None)
+        if held is None:  # a function of the script's own
             continue
-        held = call.func.value
         name = dotted(held)
         kinds[name] = _kind(source, loop, name)
         if not kinds[name]:
@@ -211,17 +211,13 @@ def elastic_data(source: Source, loop: TrainingLoop, workers: int | None) -> Ela
         raise source.no(
             loop.loop, f"{name} is not seen to be made once, by a DataLoader: {BY_HAND}"
         )
-    return _elastic(source, loop, name, call, former, workers)
+    return _elastic(source, loop, call, former, workers)
 
 
 def _elastic(
-    source: Source,
-    loop: TrainingLoop,
-    name: str,
-    call: ast.Call,
-    former: ast.Call | None,
-    workers: int | None,
+    source: Source, loop: TrainingLoop, call: ast.Call, former: ast.Call | None, workers: int | None
 ) -> ElasticData:
+    name = dotted(loop.over)
     dataset, size = argument(call, "dataset", 0), argument(call, "batch_size", 1)
     given = {each.arg for each in call.keywords}
     if not dotted(dataset) or len(call.args) > 2 or given & {"batch_sampler", "generator", None}:
@@ -231,9 +227,7 @@ def _elastic(
         source.lines[line.lineno - 1][: line.col_offset].strip()
     ):
         raise source.no(call, f"{name} is made in a loop, or is not alone on its line")
-    made_by = (
-        last_name(made.func) if (made := source.made(dotted(dataset), source.scope(call))) else ""
-    )
+    made_by = source.maker(source.made(dotted(dataset), source.scope(call)))
     for each in nodes(source.tree, ast.ClassDef):
         if each.name == made_by and any("Iterable" in source.code(base) for base in each.bases):
             raise source.no(call, f"{made_by} has no order that could be gone on in: {BY_HAND}")

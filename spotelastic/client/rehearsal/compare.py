@@ -109,18 +109,11 @@ def differences(
         if ours is not None and ours.world == line.world:
             begin = places.get((line.rank, 1), ours)
             first = places.get((0, line.step), ours).digests
-            found += [
-                each
-                for each in _between(ours, line, begin)
-                if not noise.allows(each)
-                and (
-                    line.kind == "step"
-                    or (
-                        _is_restored(each.name, line)
-                        and line.digests[each.name] != first.get(each.name)
-                    )
-                )
-            ]
+            for each in _between(ours, line, begin):
+                name = each.name
+                is_new = _is_restored(name, line) and line.digests.get(name) != first.get(name)
+                if (line.kind == "step" or is_new) and not noise.allows(each):
+                    found.append(each)
     return sorted(found, key=lambda each: (each.step, each.rank, _weight(each)))
 
 
