@@ -25,7 +25,8 @@ def rehearsed(found: RehearsalAnswer) -> RenderableType:
     table = table_of("what was tried", "result")
     table.columns[1].no_wrap = False
     for row in found.rows:
-        table.add_row(row.act, Text(_word(row), style=_style(row)))
+        style = "red" if row.state in ("different", "failed") else ""
+        table.add_row(row.act, Text(_word(row), style=style))
         for line in _below(row):
             table.add_row("", Text(line))
     return Group(table, Text(), *(Text(line) for line in _besides(found)))
@@ -37,10 +38,6 @@ def _word(row: Row) -> str:
     if row.state == "not compared":
         return f"not compared: {'; '.join(row.what)}"
     return _WORDS[row.state]
-
-
-def _style(row: Row) -> str:
-    return "red" if row.state in ("different", "failed") else ""
 
 
 def _below(row: Row) -> Iterator[str]:

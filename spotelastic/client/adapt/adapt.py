@@ -7,6 +7,7 @@ write by hand, and nothing of it is changed.
 import ast
 import difflib
 import io
+import re
 import tokenize
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,16 +17,13 @@ from spotelastic.client.adapt.loops import TrainingLoop, training_loop
 from spotelastic.client.adapt.names import Carried, carried
 from spotelastic.client.adapt.objects import ElasticData, elastic_data, is_shared, state_names
 from spotelastic.client.adapt.rewrite import rewritten
-from spotelastic.client.adapt.source import NotUnderstood, Source, calls, dotted
+from spotelastic.client.adapt.source import NotUnderstood, Source, calls, dotted, nodes
 from spotelastic.errors import UsageError
 
-TRAINERS = {
-    "lightning": "Lightning",
-    "pytorch_lightning": "Lightning",
-    "transformers": "Hugging Face",
-    "trl": "Hugging Face",
-}
-"""Libraries whose Trainer has the loop, by the module that a script imports."""
+TRAINERS = re.compile(
+    r"(lightning|pytorch_lightning|transformers|trl)\..*\b(\w*Trainer|LightningCLI)"
+)
+"""What has the loop, in libraries that have plug-ins."""
 BY_HAND = """\
 The lines to write by hand (docs/how-to/in-place.md):
     import spotelastic as se
@@ -58,15 +56,9 @@ class Adapted:
     @property
     def diff(self) -> str:
         """The change, as `diff -u` shows it."""
-        lines = difflib.unified_diff(
-            self.before.splitlines(keepends=True),
-            self.after.splitlines(keepends=True),
-            self.name,
-            self.name,
-            "before",
-            "adapted",
-        )
-        return "".join(lines)
+        before, after = (text.splitlines(keepends=True) for text in (self.before, self.after))
+        names = self.name, self.name, "before", "adapted"
+        return "".join(difflib.unified_diff(before, after, *names))
 
     def as_told(self, backup: Path | None) -> dict[str, object]:
         """Return what programs are told, with where the former script is if it was changed."""
@@ -154,34 +146,19 @@ def _check_form(source: Source) -> None:
             "optimizer for the state, leave the loader out of setup_dataloaders(), and write the "
             f"lines by hand; nothing was changed\n{_by_hand(source)}"
         )
-    for module, library in TRAINERS.items():
-        called = [
-            call
-            for call in calls(
-                source.tree, "Trainer", "Seq2SeqTrainer", "SFTTrainer", "LightningCLI"
-            )
-            if source.full_name(call.func).partition(".")[0] == module
-        ]
-        if called:
+    for call in nodes(source.tree, ast.Call):
+        if TRAINERS.fullmatch(source.full_name(call.func)):
             raise UsageError(
-                f"{source.name}, line {called[0].lineno}: the Trainer of {library} has the loop: "
+                f"{source.name}, line {call.lineno}: {source.code(call.func)}() has the loop: "
                 "see docs/how-to/hugging-face-and-lightning.md; nothing was changed"
             )
 
 
 def _by_hand(source: Source) -> str:
     """Return the lines to write by hand, with the names of this script as far as they are seen."""
-    stepped = [
-        dotted(c.func.value)
-        for c in calls(source.tree, "step")
-        if isinstance(c.func, ast.Attribute)
-    ]
-    trained = [
-        dotted(c.func.value)
-        for c in calls(source.tree, "train", "parameters")
-        if isinstance(c.func, ast.Attribute)
-    ]
-    found = [name for name in dict.fromkeys([*trained[:1], *stepped]) if name.isidentifier()]
+    trained, stepped = calls(source.tree, "train", "parameters"), calls(source.tree, "step")
+    held = [dotted(getattr(call.func, "value", None)) for call in [*trained[:1], *stepped]]
+    found = [name for name in dict.fromkeys(held) if name.isidentifier()]
     found = found or ["model", "optimizer"]
     return BY_HAND.format(state=", ".join(f'"{name}": {name}' for name in found))
 

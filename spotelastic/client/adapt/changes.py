@@ -40,6 +40,12 @@ NOT_SAVED = ("=.", "setattr", "delattr", "requires_grad_", "register_forward_hoo
 DRAWS = re.compile(r"(torch|random)\.Generator|default_rng|\.Random")
 """What makes random numbers of its own."""
 
+DRAWN = (
+    r"(numpy\.)?random\..*|(.*\.)?(rand.*|shuffle|sample|iter|next|.*seed.*|.*normal_?|multinomial"
+    r"|(uniform|bernoulli|exponential|random|geometric|cauchy)_?|poisson|(alpha_)?dropout|step)"
+)
+"""Functions whose calls before an epoch's steps cannot be repeated in the epoch's middle."""
+
 Change = tuple[ast.AST, str, str]
 """Where something may be changed, whose name it has, and how: a method, `=.` or `=[`."""
 
@@ -83,7 +89,7 @@ def changes(
 
 def alters(how: str) -> bool:
     """Whether something is changed for certain, and not only by a method that nobody knows."""
-    return how.endswith("_") or how in (*GROWS, *FIRST, "=.", "=[", "out=", "load_state_dict")
+    return how.endswith(("_", "=")) or how in (*GROWS, *FIRST, "=.", "=[", "load_state_dict")
 
 
 def _taken(source: Source, body: Sequence[ast.AST]) -> dict[str, set[str]]:
@@ -110,9 +116,13 @@ def _touched(body: Sequence[ast.AST]) -> Iterator[tuple[ast.AST, ast.AST, str]]:
         in_place = name.endswith("_") and not name.startswith(("__", "clip_grad"))
         if (name in FIRST or in_place) and call.args:
             yield call, call.args[0], name
-        if (out := argument(call, "out")) is not None:
-            yield call, out, "out="
+        for filled in ("out", "file"):
+            if (given := argument(call, filled)) is not None and not _is_new(given):
+                yield call, given, f"{filled}="
+    called = {call.func for call in nodes(body, ast.Call)}
     for each in nodes(body, ast.Attribute, ast.Subscript):
+        if getattr(each, "attr", "") in GROWS and each not in called:  # handed on, to be called
+            yield each, each.value, each.attr
         if not isinstance(each.ctx, ast.Load) and getattr(each, "attr", "") not in ("grad", "data"):
             yield each, each.value, "=." if isinstance(each, ast.Attribute) else "=["
 
@@ -131,23 +141,49 @@ def _by_functions(
         function = source.function(name := dotted(call.func))
         if function is None or name in inside:
             continue
-        given = [each.arg for each in (*function.args.args, *function.args.kwonlyargs)]
-        for node, changed, how in changes(
+        for _, changed, how in changes(
             source, function.body, bound(function.body), (*inside, name)
         ):
-            if changed in given and alters(how):
-                value = argument(call, changed, given.index(changed))
-                yield (call, value, how) if value is not None else (node, ast.Name(changed), how)
+            if changed in arguments(function.args) and alters(how):
+                yield call, _given(call, function, changed), how
+
+
+def _given(call: ast.Call, function: Function, name: str) -> ast.expr:
+    """Return what a name of a function stands for where it is called."""
+    args = function.args
+    plain = [each.arg for each in (*args.posonlyargs, *args.args, *args.kwonlyargs)]
+    if name in arguments(args) and name not in plain:  # `*args`, `**options`
+        return ast.Tuple([*call.args, *(each.value for each in call.keywords)])
+    place = plain.index(name) if name in plain else len(call.args)
+    return argument(call, name, place) or ast.Name(name)
 
 
 def reached(source: Source, body: Sequence[ast.AST]) -> list[Sequence[ast.AST]]:
-    """Return a part, and the bodies of all functions of the script that it may call."""
+    """Return a part, and the bodies of all functions and methods that it may call by a name."""
     found, seen = [body], set[str]()
+    kinds = nodes(source.tree, ast.ClassDef)
+    methods = [each for kind in kinds for each in kind.body if isinstance(each, Function)]
     for part in found:
         called = [source.function(name) for name in sorted(read(part) - seen)]
-        seen |= read(part)
+        named = {each.attr for each in nodes(part, ast.Attribute)} - seen
+        seen |= read(part) | named
         found += [function.body for function in called if function is not None]
+        found += [method.body for method in methods if method.name in named]
     return found
+
+
+def modes(
+    source: Source, body: Sequence[ast.AST], inside: tuple[str, ...] = ()
+) -> Iterator[tuple[ast.AST, str, bool]]:
+    """Yield where modules are put into a mode, in the order of the text, and whether they train."""
+    for call in nodes(body, ast.Call):
+        function = source.function(name := dotted(call.func))
+        if isinstance(call.func, ast.Attribute) and call.func.attr in ("train", "eval"):
+            is_off = bool(call.args) and getattr(call.args[0], "value", True) is False
+            yield call, root_name(call), call.func.attr == "train" and not is_off
+        elif function is not None and name not in inside:
+            for _, module, trains in modes(source, function.body, (*inside, name)):
+                yield call, root_name(_given(call, function, module)), trains
 
 
 def elsewhere(source: Source, loop: ast.AST) -> Iterator[tuple[Sequence[ast.AST], set[str]]]:
@@ -167,8 +203,14 @@ def arguments(function: ast.AST) -> set[str]:
     return {each.arg for each in nodes(function, ast.arg)}
 
 
-def unsaved(source: Source, kind: ast.ClassDef) -> tuple[ast.AST, str] | None:
-    """Return where a class of the script changes what its state_dict() does not have, and what."""
+def unsaved(
+    source: Source, kind: ast.ClassDef, called: Sequence[Sequence[ast.AST]]
+) -> tuple[ast.AST, str] | None:
+    """Return where a class of the script changes what its state_dict() does not have, and what.
+
+    `called`: the bodies that a loop may call by a name. Of modules and data sets all methods count,
+    and of other classes also what Python calls, as `__len__()`.
+    """
     bases = " ".join(source.code(base) for base in kind.bases)
     methods = [each for each in kind.body if isinstance(each, Function)]
     if {"state_dict", "get_extra_state"} & {each.name for each in methods}:
@@ -176,53 +218,49 @@ def unsaved(source: Source, kind: ast.ClassDef) -> tuple[ast.AST, str] | None:
     begin = [each for each in methods if each.name == "__init__"]
     saved = {
         call.args[0].value
-        for call in calls(begin, "register_buffer")
+        for call in calls(begin, "register_buffer", "register_parameter")
         if call.args and isinstance(call.args[0], ast.Constant)
+        if getattr(argument(call, "persistent", 2), "value", True)
     }
-    for each in nodes(begin, ast.Assign):
+    whole = re.search("Module|Dataset", bases)
+    ways = [way for way in methods if way not in begin and way.args.args]
+    ways = [w for w in ways if whole or w.name.startswith("__") or w.body in called]
+    for each in nodes(begin, ast.Assign) if ways or whole else ():
         made = source.maker(each.value) if isinstance(each.value, ast.Call) else ""
         if DRAWS.search(made) and not isinstance(each.targets[0], ast.Name):
             return each, f"{kind.name} draws from {source.code(each.targets[0])}"
-        if made.startswith("torch."):
+        if made.startswith("torch.nn."):
             saved |= {last_name(target) for target in each.targets} if "Module" in bases else set()
-    for way in methods:
-        if way.name in ("__init__", "set_epoch", "load_state_dict") or not way.args.args:
+    for way in ways:
+        if way.name in ("set_epoch", "load_state_dict"):
             continue
         me = way.args.args[0].arg
         added = [each.target for each in nodes(way, ast.AugAssign)]
         for node, value, how in _touched(way.body):
             name = last_name(node if how == "=." else value)
             whose = value if how == "=." else getattr(value, "value", value)
-            if dotted(whose) != me or name in saved | {me}:
+            if dotted(whose) != me or (name in saved | {me} and how not in FIRST):
                 continue
-            later = how == "=." and any(  # where it is read, it may be of an earlier call
+            later = how != "=." or any(  # where it is read, it may be of an earlier call
                 each.attr == name and isinstance(each.ctx, ast.Load)
                 for each in nodes(kind, ast.Attribute)
                 if each.lineno <= getattr(node, "lineno", 0) or way not in source.around(each)
             )
-            if node in added or ((later or how in (*GROWS, "=[")) and "Dataset" not in bases):
+            if node in added or (later and alters(how) and "Dataset" not in bases):
                 return node, f"{kind.name}.{way.name}() changes {me}.{name}"
     return None
 
 
-def comes_again(source: Source, before: Sequence[ast.stmt], drawn: str) -> ast.AST | None:
-    """Return what an epoch does before its steps, and cannot do again in its middle."""
+def comes_again(source: Source, before: Sequence[ast.stmt]) -> Iterator[ast.AST]:
+    """Yield what an epoch does before its steps, and cannot do again in its middle."""
     for body in reached(source, before):
-        parts: list[ast.AST] = nodes(body, ast.Call, ast.AugAssign, ast.Assign)
-        for each in parts:
-            called = last_name(each.func) if isinstance(each, ast.Call) else ""
-            adds = isinstance(each, ast.AugAssign) and (
-                body is before or not isinstance(each.target, ast.Name)
-            )
-            if adds or re.fullmatch(drawn, called) or _from_itself(each):
-                return each
-    return None
-
-
-def _from_itself(node: ast.AST) -> bool:
-    """Whether an attribute or an entry is set to what is made of its value."""
-    if not isinstance(node, ast.Assign):
-        return False
-    parts = [t for t in node.targets if isinstance(t, ast.Attribute | ast.Subscript)]
-    value = ast.unparse(node.value)
-    return any(ast.unparse(target) in value for target in parts)
+        for call in nodes(body, ast.Call):
+            if re.fullmatch(DRAWN, source.full_name(call.func) or last_name(call.func)):
+                yield call
+        for each in nodes(body, ast.AugAssign):
+            if body is before or not isinstance(each.target, ast.Name):
+                yield each
+        for each in nodes(body, ast.Assign):  # what is made of its own value
+            parts = [t for t in each.targets if isinstance(t, ast.Attribute | ast.Subscript)]
+            if any(ast.unparse(part) in ast.unparse(each.value) for part in parts):
+                yield each

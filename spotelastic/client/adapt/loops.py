@@ -12,6 +12,7 @@ from spotelastic.client.adapt.source import (
     Function,
     Loop,
     Source,
+    argument,
     bound,
     calls,
     dotted,
@@ -72,7 +73,7 @@ def training_loop(source: Source) -> TrainingLoop:
     if not backward:
         raise source.no(source.tree, "there is no backward(), so no training loop was found")
     loop = _loop_of(source, backward[0])
-    steps = optimizer_steps(loop)
+    steps = _optimizer_steps(source, loop)
     for call in [*backward, *steps]:
         _check_each_turn(source, call, loop)
     for each in source.around(loop) if not steps else ():
@@ -120,11 +121,15 @@ def _loop_of(source: Source, call: ast.Call) -> ast.For:
     raise source.no(call, "this backward() is in no loop")
 
 
-def optimizer_steps(loop: ast.For) -> list[ast.Call]:
+def _optimizer_steps(source: Source, loop: ast.For) -> list[ast.Call]:
     """Return the calls of step() in the loop that may be an optimizer's."""
-    others = re.compile(r"sched|^lr|prof|env", re.IGNORECASE)
-    found = [call for call in calls(loop, "step") if isinstance(call.func, ast.Attribute)]
-    return [call for call in found if not others.search(root_name(call))]
+    found = []
+    for call in calls(loop, "step"):
+        made = source.maker(source.made(root_name(call), source.scope(loop)))
+        other = re.search(r"sched|^lr|prof|env", f"{root_name(call)} {made}", re.IGNORECASE)
+        if isinstance(call.func, ast.Attribute) and not other:
+            found.append(call)
+    return found
 
 
 def _check_each_turn(source: Source, call: ast.Call, loop: ast.For) -> None:
@@ -156,16 +161,12 @@ def _check_end(source: Source, loop: ast.For, last: int) -> None:
             raise source.no(each, EARLY)
         if isinstance(each, ast.Continue) and inner is loop:
             raise source.no(each, f"`continue`: some turns leave something out{MAYBE}")
-    for call in calls(loop.body, "exit", "_exit", "quit"):
-        raise source.no(call, EARLY)
-    for each in nodes(loop.body, ast.Raise) if _is_caught(source, loop) else ():
+    caught = any(isinstance(each, ast.Try) and each.handlers for each in source.around(loop))
+    raised = nodes(loop.body, ast.Raise) if caught else []
+    for each in [*calls(loop.body, "exit", "_exit", "quit"), *raised]:
         raise source.no(each, EARLY)
     for each in nodes(loop.body, Function, ast.ClassDef, ast.Global, ast.Nonlocal, ast.Match):
         raise source.no(each, "a definition or a `match` in a loop")
-
-
-def _is_caught(source: Source, loop: ast.For) -> bool:
-    return any(isinstance(each, ast.Try) and each.handlers for each in source.around(loop))
 
 
 def _check_epochs(source: Source, epochs: ast.AST, loop: ast.For) -> None:
@@ -220,12 +221,18 @@ def _described(
     if isinstance(over, ast.Call) and last_name(over.func) == "tqdm" and over.args:
         over = over.args[0]
     replaced: ast.expr = over
-    args = over.args if isinstance(over, ast.Call) and not over.keywords else []
+    args = over.args if isinstance(over, ast.Call) else []
     made_by = dotted(over.func) if isinstance(over, ast.Call) else ""
     batch: ast.expr | None = target
-    if made_by == "enumerate" and len(args) in (1, 2) and isinstance(target, ast.Tuple):
+    if (
+        isinstance(over, ast.Call)
+        and made_by == "enumerate"
+        and len(args) in (1, 2)
+        and isinstance(target, ast.Tuple)
+    ):
         counter, batch = dotted(target.elts[0]), target.elts[1]
-        start, over = source.code(args[1]) if len(args) == 2 else "0", args[0]
+        first = argument(over, "start", 1)
+        start, over = source.code(first) if first is not None else "0", args[0]
     elif made_by == "range" and len(args) in (1, 2):
         if len(args) == 2 and not isinstance(args[0], ast.Constant):
             raise source.no(
@@ -246,12 +253,8 @@ def loss_of(source: Source, loop: TrainingLoop) -> tuple[str, ast.stmt] | None:
     """Return the name of the loss and where it is, if it is one number for certain."""
     found = calls(loop.loop, "backward")
     call, named = found[0], found[0].func.value  # type: ignore[attr-defined]
-    if len(found) > 1 or any(each.arg in (None, "gradient") for each in call.keywords):
+    if len(found) > 1 or call.args or any(each.arg in (None, "gradient") for each in call.keywords):
         return None
-    if call.args and root_name(call).startswith("accelerator") and len(call.args) == 1:
-        named = call.args[0]
-    elif call.args:
-        return None
-    elif isinstance(named, ast.Call) and last_name(named.func) == "scale" and named.args:
+    if isinstance(named, ast.Call) and last_name(named.func) == "scale" and named.args:
         named = named.args[0]
     return (named.id, source.statement(call)) if isinstance(named, ast.Name) else None

@@ -19,6 +19,9 @@ from spotelastic.client.adapt.changes import (
     changes,
     comes_again,
     elsewhere,
+    modes,
+    owners,
+    reached,
 )
 from spotelastic.client.adapt.loops import TrainingLoop
 from spotelastic.client.adapt.objects import is_shared
@@ -36,20 +39,16 @@ from spotelastic.client.adapt.source import (
     written,
 )
 
-HARMLESS = frozenset(
-    re.findall(
-        r"\w+",
-        """train eval zero_grad backward to cuda cpu float half set_epoch print log info debug
-        warning add_scalar add_scalars item keys values items get size numel dim view reshape
-        mean sum max min argmax detach clone numpy tolist parameters named_parameters state_dict
-        get_last_lr unscale_ format join split strip startswith endswith encode decode flush
-        close eq long int bool scale no_sync autocast contiguous unsqueeze squeeze permute
-        transpose repeat_interleave exists""",
-    )
+HARMLESS = re.compile(
+    r"train|eval|zero_grad|backward|to|cuda|cpu|float|half|set_epoch|print|log|"
+    r"info|debug|warning|add_scalar|add_scalars|item|keys|values|items|get|size|"
+    r"numel|dim|view|reshape|mean|sum|max|min|argmax|detach|clone|numpy|tolist|"
+    r"parameters|named_parameters|state_dict|get_last_lr|unscale_|format|join|split|"
+    r"strip|startswith|endswith|encode|decode|flush|close|eq|long|int|bool|scale|"
+    r"no_sync|autocast|contiguous|unsqueeze|squeeze|permute|transpose|"
+    r"repeat_interleave|exists"
 )
 """Methods that change nothing of what a step computes."""
-DRAWN = r"rand.*|shuffle|permutation|sample|choices?|iter|next|.*seed.*|normal|uniform|step"
-"""Functions whose calls before an epoch's steps cannot be repeated in the epoch's middle."""
 NOTES = ("SummaryWriter", "getLogger", "get_logger")
 """What makes an object that is only told something."""
 
@@ -76,26 +75,21 @@ def carried(source: Source, loop: TrainingLoop, objects: Sequence[str]) -> Carri
     Raises `NotUnderstood` for what cannot be kept in a state.
     """
     before, end = loop.parts
-    heads: list[ast.AST] = [*([loop.target] if loop.target is not None else []), loop.loop.target]
-    step, taken = loop.loop.body, bound(heads)
-    own = bound([loop.outermost])
-    _check_changes(source, loop, {*objects}, own)
+    step, taken = loop.loop.body, bound([loop.loop.target])
+    _check_changes(source, loop, {*objects}, bound([loop.outermost]))
     later = _exposed(_following(source, loop), set())[0]
     step_reads = _exposed(step, taken)[0]
     end_reads, reads = _exposed(end, set())[0], _exposed([*before, *step, *end], taken)[0]
-    filled = {
-        root for call in calls([*step, *end], *FILLED) if (root := root_name(call)) in source.names
-    }
-    filled = {name for name in filled if name not in bound([*step, *end]) - reads}
+    filled = {root_name(call) for call in calls([*step, *end], *FILLED)}
+    filled = filled - (bound([*step, *end]) - reads) - {""}
     for each in nodes(source.tree, Function, ast.Lambda):
         later = later | (_free(source, loop, each) & bound([*step, *end]))
-    again = _exposed(before, set())[0] & bound(before)
     of_step = {n for n in bound(step) | taken if n in step_reads | end_reads | later}
-    of_step |= bound(step) & _exposed(before, set())[0] | {n for n in filled if calls_on(step, n)}
-    _check_before(source, before, {*objects}, again)
-    of_epoch = {n for n in bound(end) if n in reads | later} | {
-        n for n in filled if calls_on(end, n)
-    }
+    of_step |= {n for n in filled if calls_on(step, n)}
+    stale = _exposed(before, set())[0] & (of_step | bound([*step, *before]))
+    _check_before(source, loop, {*objects}, stale, step_reads | end_reads)
+    of_epoch = {n for n in bound(end) if n in reads | later}
+    of_epoch |= {n for n in filled if calls_on(end, n)}
     if loop.epochs is not None:
         of_epoch |= bound([loop.epochs.target]) & later
     of_epoch |= {n for n in bound(before) if n in later and n not in of_step}
@@ -121,6 +115,8 @@ def _initial(
             f'{why}. Keep it in the state (state["{name}"])',
         )
 
+    if loop.epochs is not None and name == dotted(loop.epochs.target):
+        raise no(loop.epochs, "it is set by the loop of epochs as well")
     sets = [*written([*loop.loop.body, *end], name)]
     sets += [
         (c, c.args[0]) for c in calls([*loop.loop.body, *end], *FILLED) if root_name(c) == name
@@ -144,12 +140,16 @@ def _initial(
     ]
     first = (resets or outside or [ast.Constant(None)])[-1]
     is_given = isinstance(loop.scope, Function) and name in arguments(loop.scope.args)
-    if len(resets or outside) > 1 or first is None or not is_literal(first) or is_given:
+    is_given = is_given or name in source.imported
+    inner = [each for each, _ in written(before, name) if each not in before]
+    if len(resets or outside) > 1 or first is None or not is_literal(first) or is_given or inner:
         raise no(loop.outermost, "it is not set to a plain value once before")
     if resets:
         if not in_step or any(name in bound([each]) for each in end):
             raise no(loop.outermost, "it is set before and after the steps of an epoch")
         found.resets[name] = source.code(first)
+    elif isinstance(first, ast.List):  # it may have been filled since
+        return name
     return source.code(first) or "None"
 
 
@@ -182,7 +182,7 @@ def _is_plain(value: ast.AST, loop: TrainingLoop, known: set[str], *, shared: bo
     if isinstance(value, ast.Call):
         plain = last_name(value.func) in ("item", "tolist", "len", "int", "float", "round", "numel")
         size = last_name(value.func) == "size" and bool(value.args)
-        both = last_name(value.func) in ("min", "max", "sum", "abs")
+        both = dotted(value.func) in ("min", "max", "sum", "abs")
         inner = both and all(_is_plain(each, loop, known, shared=shared) for each in value.args)
         return not shared and (plain or size or inner)
     kinds = ast.BinOp | ast.UnaryOp | ast.IfExp | ast.Tuple | ast.List | ast.Constant | ast.Compare
@@ -241,6 +241,7 @@ def _following(source: Source, loop: TrainingLoop) -> list[ast.stmt]:
 def _check_changes(source: Source, loop: TrainingLoop, known: set[str], own: set[str]) -> None:
     """Refuse what the loop, and functions of the script that it calls, may change besides."""
     fresh = own - _exposed([*loop.parts[0], *loop.loop.body, *loop.parts[1]], own)[0]
+    _check_modes(source, loop)
     functions = [*elsewhere(source, loop.loop)]
     bodies = [[loop.outermost], *(body for body, _ in functions)]
     for name in {n for body in bodies for n in read(body)} - fresh:
@@ -255,7 +256,7 @@ def _check_changes(source: Source, loop: TrainingLoop, known: set[str], own: set
     begun = bound(loop.parts[0])
     found += [c for c in changes(source, loop.loop.body, fresh - begun) if c[1] in begun]
     for node, name, how in found:
-        if how in HARMLESS or name == "super" or (name in known and how not in NOT_SAVED):
+        if HARMLESS.fullmatch(how) or name == "super" or (name in known and how not in NOT_SAVED):
             continue
         if imported := source.imported.get(name):
             keeps = how in (*GROWS, "=.", "=[")
@@ -264,8 +265,8 @@ def _check_changes(source: Source, loop: TrainingLoop, known: set[str], own: set
         made = source.made(name, loop.scope)
         is_list = isinstance((source.values(name, loop.scope) or [None])[-1], ast.List)
         loads = made is not None and last_name(made.func) == "DataLoader"
-        if (loads or is_list) and is_first_of(node, name):
-            continue
+        if (loads or is_list) and ast.unparse(node) == f"next(iter({name}))":
+            continue  # an iterator of its own
         is_filled = isinstance(node, ast.Call) and dotted(node.func) in [
             f"{name}.{each}" for each in FILLED
         ]
@@ -279,24 +280,45 @@ def _check_changes(source: Source, loop: TrainingLoop, known: set[str], own: set
             )
 
 
-def is_first_of(node: ast.AST, name: str) -> bool:
-    """Whether a place takes the first item of what a name stands for, by an iterator of its own."""
-    return ast.unparse(node) == f"next(iter({name}))"
+def _check_modes(source: Source, loop: TrainingLoop) -> None:
+    """Refuse what leaves a module in a mode that it does not have where a process goes on."""
+    backward = calls(loop.loop, "backward")[0].lineno
+    begin = [each for each in [*loop.parts[0], *loop.loop.body] if each.lineno < backward]
+    begun = {n for _, n, _ in modes(source, [s for s in begin if isinstance(s, ast.Expr)])}
+    left = {name: (node, trains) for node, name, trains in modes(source, [loop.outermost])}
+    for name, (node, trains) in left.items():
+        if not trains and name not in begun:
+            raise source.no(
+                node,
+                f"{source.code(node)[:60]} leaves {name} in eval mode, which is not saved: call "
+                f"{name}.train() after it, or before the steps of each epoch",
+            )
 
 
 def _check_before(
-    source: Source, before: Sequence[ast.stmt], objects: set[str], names: set[str]
+    source: Source, loop: TrainingLoop, objects: set[str], stale: set[str], used: set[str]
 ) -> None:
-    """Refuse what an epoch does before its steps, and cannot do again in its middle."""
-    again = comes_again(source, before, DRAWN)
-    for name in sorted(names) if again is None else ():
-        again = next(written(before, name))[0]
-    for node, name, how in () if again else changes(source, before, bound(before)):
-        if name in objects and how not in HARMLESS and how not in ("=.", "=["):
-            again = again or node
-    if again is not None:
+    """Refuse what an epoch does before its steps, and cannot do again in its middle.
+
+    `stale`: what is read there and changed later. `used`: what is read later.
+    """
+    before = loop.parts[0]
+    rates = re.compile(r"\bparam_groups\b|_lr\b|\bsched")
+    moving = rates.search(" ".join(ast.unparse(each) for each in loop.loop.body))
+    again = [*comes_again(source, before)]
+    again += [source.statement(each) for each in nodes(before, ast.Name) if each.id in stale]
+    for node, name, how in changes(source, before, bound(before)):
+        if name in objects and not HARMLESS.fullmatch(how) and how not in ("=.", "=["):
+            again.append(node)
+    for each in nodes(before, ast.Assign, ast.AnnAssign, ast.NamedExpr):
+        parts = reached(source, [each.value]) if each.value and bound([each]) & used else []
+        if {name for part in parts for name in read(part)} & objects:
+            is_rate = rates.search(ast.unparse(each.value))
+            if moving if is_rate else not owners(each.value) & objects:
+                again.append(each)
+    for node in again:
         raise source.no(
-            again,
-            f"{source.code(again)[:60]} before an epoch's steps comes again where a process "
+            node,
+            f"{source.code(node)[:60]} before an epoch's steps comes again where a process "
             "goes on in the epoch's middle: put it after them, or into a step",
         )

@@ -26,6 +26,8 @@ from spotelastic.client.adapt.source import (
 WRAPPERS = ("DistributedDataParallel", "DDP", "FullyShardedDataParallel", "FSDP", "fully_shard")
 REPLACED = ("batch_size", "shuffle", "sampler", "drop_last")
 """Arguments of a DataLoader that an ElasticSampler takes over."""
+NO_MODULE = re.compile(r"Loss$|Parameter$|[.](functional|init|rnn|clip_grad)|_to_")
+"""What of torch.nn is no module that has a state."""
 FIXED = ("split_dataset_by_node", "shard", "setup_dataloaders", "prepare_data_loader")
 BY_HAND = "give it an ElasticSampler by hand"
 
@@ -34,13 +36,14 @@ def state_names(source: Source, loop: TrainingLoop) -> list[str]:
     """Return the names of the objects that are saved. Raises `NotUnderstood`."""
     kinds: dict[str, str] = {}
     for call in calls(loop.outermost, "step", "update_parameters"):
-        held = call.func.value if isinstance(call.func, ast.Attribute) else call
+        held = getattr(call.func, "value", None)
+        if held is None:  # a function of the script's own
+            continue
         name = dotted(held)
         kinds[name] = _kind(source, loop, name)
-        if not kinds[name] and name.isidentifier():
-            raise source.no(call, f"what {name} is, whose step() is called, is not seen")
         if not kinds[name]:
-            raise source.no(call, f"{source.code(held)} belongs to an object: name it in the state")
+            what = source.code(held)
+            raise source.no(call, f"what {what} is, whose step() is called, is not seen")
         for given in call.args if kinds[name] == "scaler" else ():
             kinds[dotted(given)] = _kind(source, loop, dotted(given))
     optimizers = [name for name, kind in kinds.items() if kind == "optimizer"]
@@ -74,73 +77,62 @@ def used_modules(source: Source, loop: TrainingLoop, known: set[str]) -> list[st
     Raises `NotUnderstood` for what may keep something that no state_dict() has.
     """
     classes = {each.name: each for each in nodes(source.tree, ast.ClassDef)}
+    ways = [each for kind in classes.values() for each in kind.body if isinstance(each, Function)]
+    by_python = [way for way in ways if re.match(r"__(?!init__)|forward$", way.name)]
+    parts = reached(source, [loop.outermost, *by_python])
     for kind in classes.values():
-        _check_class(source, kind, r"Module|Dataset")
-    parts = reached(source, [loop.outermost])
+        made = calls(source.tree, kind.name)
+        of_a_step = made and all(loop.loop in source.around(each) for each in made)
+        if changed := None if of_a_step else unsaved(source, kind, parts):
+            raise source.no(
+                changed[0],
+                f"{changed[1]}, which is not saved: make it a buffer, or a value of the state",
+            )
     called = {dotted(call.func) for part in parts for call in nodes(part, ast.Call)}
+    used = {*map(root_name, calls(source.tree, "to", "cuda", "parameters", "train", "eval"))}
     names = {name for part in parts for name in read(part)} - known - {*classes}
-    found: list[str] = []
+    found: dict[str, None] = {}
     for name in sorted(names):
-        values = source.values(name, loop.scope) if source.function(name) is None else ()
-        for value in values:
-            if isinstance(value, ast.Attribute) and name in called:
-                if value and source.full_name(value).partition(".")[0] not in {
-                    *source.imported,
-                    "torch",
-                }:
-                    raise source.no(value, f"what {name}() may change is not seen")
-            elif not isinstance(value, ast.Call):
-                if any(_is_module(source, classes, each) for each in nodes(value or [], ast.Call)):
-                    raise source.no(value or loop.loop, f"{name} has modules: name each by itself")
-            elif _keeps(source, classes, known, value, name if name in called else ""):
-                found.append(name)
-    return [*dict.fromkeys(found)]
-
-
-def _keeps(
-    source: Source, classes: Mapping[str, ast.ClassDef], known: set[str], value: ast.Call, name: str
-) -> bool:
-    """Whether what is made is a module to be saved. `name`: under which it is called, if it is."""
-    full = source.maker(value)
-    if full.endswith("partial"):
-        raise source.no(value, f"what {name}() may change is not seen")
-    if kind := classes.get(full if name else ""):
-        _check_class(source, kind, "")
-    used = calls(source.tree, "to", "cuda", "parameters", "train", "eval")
-    wraps = full not in classes and {dotted(each) for each in value.args} & known
-    is_loss = re.search(r"Loss$|functional", full)
-    is_used = bool(name) and full not in classes and name in map(root_name, used)
-    return not (wraps or is_loss) and (_is_module(source, classes, value) or is_used)
+        for value in source.values(name, loop.scope) if source.function(name) is None else ():
+            full = source.maker(value) if isinstance(value, ast.Call) else ""
+            own = isinstance(value, ast.Attribute) and root_name(value) not in source.imported
+            if name in called and (own or full.endswith("partial")):
+                raise source.no(value or loop.loop, f"what {name}() may change is not seen")
+            made = [each for each in nodes(value or [], ast.Call) if each is value or not full]
+            modules = [each for each in made if _is_module(source, classes, each)]
+            if modules and not full:
+                raise source.no(modules[0], f"{name} has modules: name each by itself")
+            if full in classes or not full:
+                keeps = bool(modules)
+            elif {dotted(each) for each in getattr(value, "args", [])} & known:
+                keeps = False  # it wraps what is saved
+            else:
+                is_used = name in called & used and not NO_MODULE.search(full)
+                keeps = bool(modules) or is_used
+            if keeps:
+                found[name] = None
+    return [*found]
 
 
 def _is_module(source: Source, classes: Mapping[str, ast.ClassDef], made: ast.Call) -> bool:
     full = source.maker(made)
     kind = classes.get(full)
     bases = " ".join(source.code(base) for base in kind.bases) if kind else ""
-    is_ours = full.startswith("torch.nn.") and not re.search(r"Loss$|functional|Parameter$", full)
+    is_ours = full.startswith("torch.nn.") and not NO_MODULE.search(full)
     return "Module" in bases or is_ours
-
-
-def _check_class(source: Source, kind: ast.ClassDef, bases: str) -> None:
-    if re.search(bases, " ".join(source.code(base) for base in kind.bases)) and (
-        changed := unsaved(source, kind)
-    ):
-        raise source.no(
-            changed[0],
-            f"{changed[1]}, which is not saved: make it a buffer, or a value of the state",
-        )
 
 
 def _trained(source: Source, loop: TrainingLoop, name: str, zeroed: set[str]) -> list[str]:
     """Return the names of the models whose parameters an optimizer has."""
-    made = source.made(name, loop.scope) or ast.Constant(0)
+    more = [c for c in calls(source.tree, "add_param_group") if root_name(c) == name]
+    made = [each for each in (source.made(name, loop.scope), *more) if each is not None]
     found = [root_name(call) for call in calls(made, "parameters", "named_parameters")]
     if not found:
         raise source.no(loop.loop, f"whose parameters {name} has is not seen where it is made")
-    lone = [n for n in sorted(read([made])) if n not in found and _is_tensor(source, loop, n)]
+    lone = [n for n in sorted(read(made) - {*found, name}) if _has_tensors(source, loop, n)]
     if lone:
         raise source.no(
-            made, f"{name} has {lone[0]}, a parameter of no model: keep it in the state, too"
+            made[-1], f"{name} has {lone[0]}, a parameter of no model: keep it in the state, too"
         )
     if not zeroed & {name, *found}:
         raise source.no(
@@ -149,12 +141,14 @@ def _trained(source: Source, loop: TrainingLoop, name: str, zeroed: set[str]) ->
     return found
 
 
-def _is_tensor(source: Source, loop: TrainingLoop, name: str) -> bool:
-    return source.maker(source.made(name, loop.scope)).startswith("torch.")
+def _has_tensors(source: Source, loop: TrainingLoop, name: str) -> bool:
+    parts = [each for each in source.values(name, loop.scope) if each is not None]
+    return any(source.maker(call).startswith("torch.") for call in nodes(parts, ast.Call))
 
 
 def _is_direct(source: Source, call: ast.Call, loop: TrainingLoop) -> bool:
-    return source.statement(call) in loop.loop.body
+    around = source.around(source.statement(call))
+    return next(each for each in around if not isinstance(each, ast.With)) is loop.loop
 
 
 def _made_by(source: Source, loop: TrainingLoop, name: str) -> str:
@@ -165,7 +159,7 @@ def _made_by(source: Source, loop: TrainingLoop, name: str) -> str:
 def _kind(source: Source, loop: TrainingLoop, name: str) -> str:
     """Return what a name is: optimizer, scheduler, scaler, average; "" for anything else."""
     made_by = _made_by(source, loop, name)
-    if "lr_scheduler" in made_by or "scheduler" in made_by:
+    if "scheduler" in made_by:
         return "scheduler"
     if made_by.endswith((".GradScaler", ".AveragedModel")):
         return "scaler" if made_by.endswith("GradScaler") else "average"
@@ -217,17 +211,13 @@ def elastic_data(source: Source, loop: TrainingLoop, workers: int | None) -> Ela
         raise source.no(
             loop.loop, f"{name} is not seen to be made once, by a DataLoader: {BY_HAND}"
         )
-    return _elastic(source, loop, name, call, former, workers)
+    return _elastic(source, loop, call, former, workers)
 
 
 def _elastic(
-    source: Source,
-    loop: TrainingLoop,
-    name: str,
-    call: ast.Call,
-    former: ast.Call | None,
-    workers: int | None,
+    source: Source, loop: TrainingLoop, call: ast.Call, former: ast.Call | None, workers: int | None
 ) -> ElasticData:
+    name = dotted(loop.over)
     dataset, size = argument(call, "dataset", 0), argument(call, "batch_size", 1)
     given = {each.arg for each in call.keywords}
     if not dotted(dataset) or len(call.args) > 2 or given & {"batch_sampler", "generator", None}:
@@ -237,9 +227,7 @@ def _elastic(
         source.lines[line.lineno - 1][: line.col_offset].strip()
     ):
         raise source.no(call, f"{name} is made in a loop, or is not alone on its line")
-    made_by = (
-        last_name(made.func) if (made := source.made(dotted(dataset), source.scope(call))) else ""
-    )
+    made_by = source.maker(source.made(dotted(dataset), source.scope(call)))
     for each in nodes(source.tree, ast.ClassDef):
         if each.name == made_by and any("Iterable" in source.code(base) for base in each.bases):
             raise source.no(call, f"{made_by} has no order that could be gone on in: {BY_HAND}")

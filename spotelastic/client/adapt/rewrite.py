@@ -17,8 +17,8 @@ class Text:
     """The lines of a script, with what is added before and after each, and how far it moves in."""
 
     def __init__(self, source: Source) -> None:
-        self._end = "\r\n" if "\r\n" in source.text else "\n"
-        self._lines = [line.rstrip("\r") for line in source.lines]
+        self._end = source.ends[0]
+        self._lines = [line + end for line, end in zip(source.lines, source.ends, strict=True)]
         self._moved = [0] * (len(self._lines) + 1)
         self._before: list[list[str]] = [[] for _ in self._moved]
         self._after: list[list[str]] = [[] for _ in self._moved]
@@ -43,11 +43,11 @@ class Text:
 
     def before(self, line: int, *added: str) -> None:
         """Add lines before this one, below what was added before."""
-        self._before[line] += added
+        self._before[line] += [each + self._end for each in added]
 
     def after(self, line: int, *added: str) -> None:
         """Add lines after this one."""
-        self._after[line] += added
+        self._after[line] += [each + self._end for each in added]
 
     def replace(self, node: ast.expr, text: str) -> None:
         """Replace an expression."""
@@ -65,10 +65,12 @@ class Text:
         for number, line in enumerate(lines):
             made += self._before[number]
             moves = line.strip() and number not in self._in_strings
-            if number and number not in self._gone:
+            if number not in self._gone:
                 made.append(unit * self._moved[number] + line if moves else line)
+            if self._after[number] and number == len(self._lines):
+                made.append(self._end)
             made += self._after[number]
-        return self._end.join(made)
+        return "".join(made)
 
 
 def rewritten(
@@ -191,13 +193,15 @@ class _Writer:
         return f"{self._batches} = {self._checkpoint}.batches({loader})"
 
 
-def _end(node: ast.stmt) -> int:
+def _end(node: ast.stmt | ast.expr) -> int:
     return node.end_lineno or node.lineno
 
 
 def _first_line(source: Source, loop: ast.For) -> int:
     """Return the line after a loop's head: comments above the first statement move with it."""
-    place = (loop.iter.end_lineno or 0, loop.iter.end_col_offset or 0)
+    line = _end(loop.iter)
+    before = source.lines[line - 1].encode()[: loop.iter.end_col_offset].decode()
+    place = line, len(before)  # tokens count letters, and trees bytes
     ends = [t.start[0] for t in source.tokens if t.start >= place and t.string == ":"]
     return ends[0] + 1
 

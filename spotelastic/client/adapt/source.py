@@ -5,6 +5,7 @@ Whoever does not understand a script says where it ends to understand, and chang
 
 import ast
 import io
+import re
 import tokenize
 from collections.abc import Iterator, Sequence
 from functools import cached_property
@@ -25,19 +26,21 @@ class Source:
 
     def __init__(self, text: str, name: str) -> None:
         self.name, self.text = name, text
-        self.lines = text.split("\n")
+        split = re.split(r"(\r\n?|\n)", text)
+        self.lines, self.ends = split[::2], [*split[1::2], ""]
         try:
             self.tree = ast.parse(text)
-            self.tokens = [*tokenize.generate_tokens(io.StringIO(text).readline)]
+            self.tokens = [*tokenize.generate_tokens(io.StringIO(text, None).readline)]
         except SyntaxError as error:
-            raise UsageError(f"{name} is not Python: line {error.lineno}: {error.msg}") from None
+            raise UsageError(
+                f"{name} is not Python: line {error.lineno or 1}: {error.msg}"
+            ) from None
         except (ValueError, RecursionError, MemoryError, tokenize.TokenError) as error:
             raise UsageError(f"{name} cannot be read as Python: {error}") from None
         everything = [*ast.walk(self.tree)]
         self._parents = {each: node for node in everything for each in ast.iter_child_nodes(node)}
-        self.names = {each.id for each in everything if isinstance(each, ast.Name)}
-        self.names |= {each.arg for each in everything if isinstance(each, ast.arg)}
-        self.names |= {each.name for each in everything if isinstance(each, Function)}
+        keys = ("id", "arg", "name")
+        self.names = {getattr(each, key, None) for each in everything for key in keys}
         self.names |= {*self.imported}
 
     def no(self, node: ast.AST, why: str) -> NotUnderstood:
@@ -77,9 +80,9 @@ class Source:
 
     def less(self, node: ast.AST, by: str) -> str:
         """Return the expression for what is less than another one by a number."""
-        adds = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add)
-        if isinstance(node, ast.BinOp) and adds and self.code(node.right) == by:
-            return self.code(node.left)
+        match node:
+            case ast.BinOp(left, ast.Add(), right) if self.code(right) == by:
+                return self.code(left)
         code = self.code(node)
         plain = isinstance(node, ast.Name | ast.Constant | ast.Attribute | ast.Call)
         return code if by == "0" else f"{code if plain else f'({code})'} - {by}"
@@ -187,11 +190,11 @@ def written(
 
 def is_literal(value: ast.expr) -> bool:
     """Return whether an expression is a plain value as it is written."""
-    try:
-        ast.literal_eval(value)
-    except ValueError:
-        return isinstance(value, ast.Call) and dotted(value.func) == "float"
-    return True
+    if isinstance(value, ast.Call | ast.Attribute):
+        return dotted(getattr(value, "func", value)) in ("float", "math.inf", "np.inf", "torch.inf")
+    kinds = ast.Constant | ast.List | ast.Tuple | ast.UnaryOp | ast.BinOp
+    parts = [each for each in ast.iter_child_nodes(value) if isinstance(each, ast.expr)]
+    return isinstance(value, kinds) and all(is_literal(each) for each in parts)
 
 
 def _names(root: ast.AST) -> Iterator[ast.Name]:

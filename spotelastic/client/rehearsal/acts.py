@@ -45,18 +45,10 @@ class Acts:
         """Play all acts, and return what came of them."""
         rows = [pool.submit(self._guarded, name, act) for name, act in self._acts()]
         told = (self._twice(), *(row for each in rows for row in each.result()))
-        return answer.whole(
-            self._runs.job,
-            self._runs.ranks,
-            self._plain,
-            told,
-            answer.variables_told(self._unsaved(), [*self._lost.values()]),
-        )
-
-    def _unsaved(self) -> dict[str, str]:
-        """Return the variables that nobody saves, but for a step's number that came back."""
-        came_back = compare.counters(self._plain.record) - self._lost.keys()
-        return {name: kind for name, kind in self._carried.items() if name not in came_back}
+        came_back = compare.counters(self._plain.record) - self._lost.keys()  # a step's number
+        unsaved = {name: kind for name, kind in self._carried.items() if name not in came_back}
+        variables = answer.variables_told(unsaved, [*self._lost.values()])
+        return answer.whole(self._runs.job, self._runs.ranks, self._plain, told, variables)
 
     def _acts(self) -> Iterator[tuple[str, Act]]:
         """Yield the acts that are wanted. Those that take longest come first."""

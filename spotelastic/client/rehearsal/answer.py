@@ -186,10 +186,8 @@ def variables_told(
 ) -> tuple[LostVariable, ...]:
     """Return all variables that nobody saves, those that a restart has changed first."""
     seen = {each.name: each for each in lost}
-    told = [
-        LostVariable(name, kind, seen[name].step, seen[name].first, seen[name].second)
-        if name in seen
-        else LostVariable(name, kind)
-        for name, kind in kinds.items()
-    ]
+    told = []
+    for name, kind in kinds.items():
+        its = seen.get(name, StepDifference(0, 0, name))
+        told.append(LostVariable(name, kind, its.step, its.first, its.second))
     return tuple(sorted(told, key=lambda each: (each.step == 0, each.name)))

@@ -7,6 +7,7 @@ from spotelastic.client.rehearsal.nodes import Launch, RehearsalNode
 from spotelastic.client.rehearsal.records import SeenSteps
 from spotelastic.client.rehearsal.rehearsal_plan import Plan
 from spotelastic.client.rehearsal.runs import Played, Runs
+from spotelastic.signals import send
 
 FAILED = (1, 2)
 """Exit codes of a node whose script has failed, or which could not run it."""
@@ -49,7 +50,7 @@ class Changing:
         for gate in made.comes:
             self._open(gate)
         if self._when(lambda seen: seen.reached(made.leaves, 3), "three nodes train"):
-            last.signal(SIGTERM)
+            send(last.process.pid, SIGTERM)  # as a machine that is shut down does
             self._when(lambda seen: seen.waits(2), "two nodes train to the end")
 
     def _start(self, name: str) -> RehearsalNode:

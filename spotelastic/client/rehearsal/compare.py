@@ -109,29 +109,12 @@ def differences(
         if ours is not None and ours.world == line.world:
             begin = places.get((line.rank, 1), ours)
             first = places.get((0, line.step), ours).digests
-            found += [
-                each
-                for each in _between(ours, line, begin)
-                if not noise.allows(each)
-                and (
-                    line.kind == "step"
-                    or (
-                        _is_restored(each.name, line)
-                        and line.digests[each.name] != first.get(each.name)
-                    )
-                )
-            ]
+            for each in _between(ours, line, begin):
+                name = each.name
+                is_new = _is_restored(name, line) and line.digests.get(name) != first.get(name)
+                if (line.kind == "step" or is_new) and not noise.allows(each):
+                    found.append(each)
     return sorted(found, key=lambda each: (each.step, each.rank, _weight(each)))
-
-
-def apart(plain: StepRecord, other: StepRecord, step: int) -> float | None:
-    """Return how far two runs are apart after a step.
-
-    It is a share of what training has changed until then. None where one of them has not made the
-    step.
-    """
-    begin, ours, theirs = (_first(r, s) for r, s in ((plain, 1), (plain, step), (other, step)))
-    return _gap(begin, ours, theirs) if begin and ours and theirs else None
 
 
 def tolerance(plain: StepRecord, other: StepRecord) -> float | None:
@@ -139,7 +122,10 @@ def tolerance(plain: StepRecord, other: StepRecord) -> float | None:
 
     None where what the script computes depends on the number of ranks.
     """
-    gaps = [apart(plain, other, line.step) for line in plain.steps if line.rank == 0]
+    begin, pairs = _first(plain, 1), [(line, _first(other, line.step)) for line in plain.steps]
+    gaps = [
+        _gap(begin, a, b) for a, b in pairs if a.rank == 0 and begin is not None and b is not None
+    ]
     known = [gap for gap in gaps if gap is not None]
     if not known or max(known) > INVARIANT:
         return None
@@ -348,9 +334,7 @@ def _size(
         seen = True
         gap += sum((a - b) ** 2 for a, b in zip(one, other, strict=True))
         whole += sum((a - b) ** 2 for a, b in zip(one, start, strict=True))
-    if not seen:
-        return None
-    if not math.isfinite(gap):
+    if not seen or not math.isfinite(gap):
         return None
     return math.sqrt(gap / whole) if whole else math.inf if gap else 0.0
 

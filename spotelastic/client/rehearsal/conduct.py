@@ -10,7 +10,7 @@ from spotelastic.client.rehearsal import copies, rehearsal_plan, without
 from spotelastic.client.rehearsal.acts import Acts
 from spotelastic.client.rehearsal.answer import RehearsalAnswer
 from spotelastic.client.rehearsal.nodes import Nodes
-from spotelastic.client.rehearsal.runs import RehearsedScript, Runs
+from spotelastic.client.rehearsal.runs import Played, RehearsedScript, Runs
 from spotelastic.errors import JobFailed, UsageError
 from spotelastic.model.counting import counted
 
@@ -48,13 +48,14 @@ def rehearse(job: RehearsedScript, within: float, say: Callable[[str], None]) ->
 
 
 def _conduct(runs: Runs, pool: ThreadPoolExecutor) -> RehearsalAnswer:
-    twice = [pool.submit(runs.plain, name, runs.ranks, keeps=True) for name in ("plain", "again")]
-    plain, again = (each.result() for each in twice)
+    def twice(*names: str) -> list[Played]:
+        made = [pool.submit(runs.plain, name, runs.ranks, keeps=True) for name in names]
+        return [each.result() for each in made]
+
+    plain, again = twice("plain", "again")
     if _ALONE in plain.failed and not runs.job.ranks:
         runs.ranks = 1
-        names = ("plain-alone", "again-alone")
-        twice = [pool.submit(runs.plain, name, 1, keeps=True) for name in names]
-        plain, again = (each.result() for each in twice)
+        plain, again = twice("plain-alone", "again-alone")
     if plain.failed:
         raise JobFailed(f"the script fails without any interruption: {plain.failed}")
     last = plain.record.last

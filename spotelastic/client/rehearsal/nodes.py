@@ -12,7 +12,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,15 +61,11 @@ class RehearsalNode:
         """Return what it has printed."""
         return self.output.read_text(errors="replace")
 
-    def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the node's own process, as a machine that is shut down does."""
-        send(self.process.pid, number)
-
     def kill(self) -> None:
         """End everything on it at once, as when a machine vanishes."""
         mark = f"{MARK}={self.mark}\0".encode()
         send(self.process.pid, signal.SIGKILL)
-        while found := [pid for pid in _pids() if _is_marked(pid, mark)]:
+        while found := [*_marked(mark)]:
             for pid in found:
                 send(pid, signal.SIGKILL)
             time.sleep(0.01)
@@ -205,11 +201,8 @@ def _last_line(text: str) -> str:
     return re.sub(r"^(\[\w+\] )?(spotelastic: )?", "", lines[-1]) if lines else "it said nothing"
 
 
-def _pids() -> list[int]:
-    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
-
-
-def _is_marked(pid: int, mark: bytes) -> bool:
-    with contextlib.suppress(OSError):  # it has ended, or is another user's
-        return mark in Path(f"/proc/{pid}/environ").read_bytes()
-    return False
+def _marked(mark: bytes) -> Iterator[int]:
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended, or is another user's
+            if mark in (entry / "environ").read_bytes():
+                yield int(entry.name)

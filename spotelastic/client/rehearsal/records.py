@@ -47,11 +47,6 @@ class StepRecord:
         return [line for line in self.lines if line.kind == "step"]
 
     @property
-    def restored(self) -> list[RecordedLine]:
-        """The states that were restored."""
-        return [line for line in self.lines if line.kind == "restored"]
-
-    @property
     def last(self) -> int:
         """The last step that counted; 0 for none."""
         return max((line.step for line in self.steps), default=0)
@@ -77,23 +72,14 @@ def read(folders: Iterable[Path]) -> StepRecord:
     return StepRecord(tuple(sorted(found, key=lambda line: line.at)))
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
-    """The beginning of a line, which says how far a process is."""
-
-    kind: str
-    rank: int
-    world: int
-    step: int
-
-
 class SeenSteps:
     """What is recorded in a folder, while it is being written."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._read: dict[Path, int] = {}
-        self.heads: list[Head] = []
+        self.heads: list[RecordedLine] = []
+        """How far each process is: of each line only its beginning."""
 
     def look(self) -> "SeenSteps":
         """Read what is new."""
@@ -105,8 +91,8 @@ class SeenSteps:
             self._read[path] = self._read.get(path, 0) + len(whole)
             for line in whole.splitlines():
                 if found := _HEAD.match(line):
-                    kind, rank, world, step = found.groups()
-                    self.heads.append(Head(kind.decode(), int(rank), int(world), int(step or 0)))
+                    rank, world, step = (int(each or 0) for each in found.groups()[1:])
+                    self.heads.append(RecordedLine(found[1].decode(), 0.0, "", rank, world, step))
         return self
 
     def reached(self, step: int, ranks: int) -> bool:

@@ -73,10 +73,10 @@ def lengths(args: Sequence[str], source: str, plan: Plan, more: str) -> Lengths 
         return Lengths(given, longer, more)
     for names, value in ((_STEPS, plan.last // 2), (_EPOCHS, 1 if plan.epoch else 0)):
         for name in names:
-            flag = next((f for f in _spellings(name) if _takes(f, given, source)), "")
-            present = _value(flag, given, source) if flag and value else None
-            if present is not None and present > value:
-                return Lengths(_with(given, flag, str(value)), given, f"{flag} {value}")
+            for flag in (f"--{name.replace('_', '-')}", f"--{name}"):
+                present = _value(flag, given, source)
+                if value and present is not None and present > value:
+                    return Lengths(_with(given, flag, str(value)), given, f"{flag} {value}")
     return None
 
 
@@ -85,14 +85,6 @@ def ranks(source: str, gpus: int, wanted: int) -> int:
     if wanted:
         return wanted
     return min(2, gpus or 2) if _MEETS.search(source) else 1
-
-
-def _spellings(name: str) -> tuple[str, ...]:
-    return f"--{name.replace('_', '-')}", f"--{name}"
-
-
-def _takes(flag: str, args: Sequence[str], source: str) -> bool:
-    return _value(flag, args, source) is not None
 
 
 def _value(flag: str, args: Sequence[str], source: str) -> int | None:

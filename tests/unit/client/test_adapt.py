@@ -3,7 +3,7 @@
 import ast
 import json
 from pathlib import Path
-from textwrap import dedent
+from textwrap import dedent, indent
 
 import pytest
 from support.scripts.scripts_in_epochs import STEP, epochs
@@ -18,6 +18,18 @@ from spotelastic.errors import UsageError
 
 SCRIPTS = Path(__file__).parents[2] / "support/scripts/plain_scripts"
 NAMES = sorted(file.stem for file in SCRIPTS.glob("*.py"))
+
+
+NET = """\
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("n", torch.zeros(1))
+        self.last = nn.Linear(2, 1)
+    def forward(self, x):
+        self.n += 1
+        return self.last(x)
+"""
 
 
 def of(name: str) -> Adapted:
@@ -238,17 +250,91 @@ def test_a_loss_is_shown_where_it_is_one_number(backward: str, is_number: bool) 
     assert ("step.loss = loss" in made) == is_number
 
 
-@pytest.mark.parametrize("ending", ["\n", "\r\n"])
+@pytest.mark.parametrize("ending", ["\n", "\r\n", "\r"])
 def test_tabs_and_ends_of_lines_stay(ending: str) -> None:
     text = (SCRIPTS / "tabs_and_globals.py").read_text().replace("\n", ending)
     made = adapted(text, "tabs.py").after
     assert f"{ending}\t\t\twith step:{ending}\t\t\t\tbatch = next(batches){ending}" in made
-    assert made.count("\r\n") == (made.count("\n") if ending == "\r\n" else 0)
+    assert len(made.split(ending)) == len(made.splitlines()) + 1
+
+
+def test_lines_that_end_otherwise_than_the_first_keep_their_ends() -> None:
+    first, _, rest = epochs("print(i)\n", after="print(1)").partition("\n")
+    made = adapted(f"{first}\r\n{rest}", "train.py").after
+    assert made.startswith(f"{first}\r\n") and made.endswith("\nprint(1)")
+    assert made.count("print(i)\n") == 1
+
+
+def test_a_loop_that_ends_the_text_has_its_last_lines_on_their_own() -> None:
+    made = below(epochs("seen.append(i)", before="seen = []\n").rstrip())
+    assert made.endswith(
+        'seen.append(i)\n                state["seen"] = seen\n        seen = state["seen"]\n'
+    )
+
+
+def test_other_letters_in_the_head_of_a_loop_are_one_letter_each() -> None:
+    text = epochs().replace("i, x in enumerate(loader)", 'x in tqdm(loader, desc="Épöqüé")')
+    made = below(text)
+    assert 'desc="Épöqüé"):\n            with step:\n' in made
+
+
+def test_a_class_and_a_function_of_a_name_of_ours_are_left() -> None:
+    made = adapted(
+        epochs("print(step(i))\n", before="class se:\n    pass\ndef step(n):\n    return n\n"),
+        "train.py",
+    ).after
+    assert "spotelastic.Checkpointer(state)" in made and "with this_step:" in made
 
 
 def test_the_inside_of_a_text_of_several_lines_does_not_move() -> None:
     text = epochs('print("""a\n b\n""", i)\n')
     assert text[text.index('"""a') : text.index(", i)\n")] in below(text)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"end": "model.eval()\nprint(model(x0))\nmodel.train()\n"},
+        {"head": "model.train()\nmodel.norm.eval()\n", "end": "model.eval()\n"},
+        {"body": "model.train()\n" + STEP, "end": "model.train(False)\n"},
+        {"step": "norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)\nprint(norm)\n"},
+        {"body": "with torch.enable_grad():\n" + indent(STEP, "    ")},
+        {"before": "later = optim.lr_scheduler.StepLR(optimizer, 2)\n",
+         "step": "if epoch:\n    later.step()\n"},
+        {"before": "class Words:\n    def __init__(self):\n        self.all = []\n"
+         "    def learn(self, word):\n        self.all.append(word)\nwords = Words()\n"
+         "words.learn('a')\n", "step": "print(words.all)\n"},
+        {"before": NET, "step": "print(Net()(x))\n"},
+        {"head": "rate = optimizer.param_groups[0]['lr']\n", "end": "print(rate)\n"},
+        {"head": "weights = list(model.parameters())\n", "step": "print(len(weights))\n"},
+        {"step": "print('a', file=sys.stderr)\n", "before": "import sys\n"},
+    ],
+)  # fmt: skip
+def test_what_leaves_nothing_behind_is_converted(given: dict[str, str]) -> None:
+    assert "se.Checkpointer(state)" in adapted(epochs(**given), "train.py").after
+
+
+@pytest.mark.parametrize(
+    ("begun", "first"),
+    [
+        ("best = -float('inf')\n", "-float('inf')"),
+        ("best = math.inf\n", "math.inf"),
+        ("best = 2 * 3\n", "2 * 3"),
+    ],
+)
+def test_a_number_begins_with_what_is_written(begun: str, first: str) -> None:
+    made = below(epochs("best = max(best, loss.item())\n", before=begun, after="print(best)\n"))
+    assert f'"best": {first}, ' in made
+
+
+def test_a_list_that_was_filled_before_the_loop_begins_with_that() -> None:
+    made = below(epochs("seen.append(i)\n", before="seen = [1]\nseen.append(2)\n"))
+    assert '"seen": seen, ' in made
+
+
+def test_turns_that_are_counted_from_a_number_go_on_from_it() -> None:
+    text = epochs("print(i)\n").replace("enumerate(loader)", "enumerate(loader, start=1)")
+    assert "i = (step.number - 1) % len(loader) + 1\n" in below(text)
 
 
 # -- the commands ----------------------------------------------------------------------------------

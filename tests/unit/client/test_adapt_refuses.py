@@ -221,7 +221,7 @@ FORMS: dict[str, tuple[str, str]] = {
     ),
     "object's optimizer": (
         epochs(body=STEP.replace("optimizer.step", "self.optimizer.step")),
-        "belongs to an object",
+        "what self.optimizer is, whose step() is called, is not seen",
     ),
     "unknown optimizer": (
         epochs(before="optimizer = make(model)\n"),
@@ -401,6 +401,121 @@ FORMS: dict[str, tuple[str, str]] = {
         ),
         "that all workers have alike",
     ),
+    "left in eval mode": (
+        epochs(end="model.eval()\nprint(model(x0))\n", before="x0 = torch.zeros(2)\n"),
+        "model.eval() leaves model in eval mode",
+    ),
+    "left in eval mode by a function": (
+        epochs(
+            before="def tried(net):\n    net.eval()\n    return net(torch.zeros(2))\n",
+            step="if i == 3:\n    print(tried(model))\n",
+        ),
+        "tried(model) leaves model in eval mode",
+    ),
+    "a part left in eval mode": (
+        epochs(head="if epoch == 1:\n    model.norm.eval()\n"),
+        "leaves model in eval mode",
+    ),
+    "method with a harmless name": (
+        epochs(
+            "notes.info(i)\n",
+            before="class Notes:\n    n = 0\n    def info(self, x):\n        self.n += 1\n"
+            "notes = Notes()\n",
+        ),
+        "Notes.info() changes self.n",
+    ),
+    "what Python calls": (
+        epochs(
+            "with watch:\n    print(i)\n",
+            before="class Watch:\n    n = 0\n    def __enter__(self):\n        self.tick()\n"
+            "    def __exit__(self, *_):\n        pass\n"
+            "    def tick(self):\n        self.n += 1\nwatch = Watch()\n",
+        ),
+        "Watch.tick() changes self.n",
+    ),
+    "property": (
+        epochs(
+            "print(counter.next)\n",
+            before="class Counter:\n    n = 0\n    @property\n    def next(self):\n"
+            "        self.n += 1\n        return self.n\ncounter = Counter()\n",
+        ),
+        "Counter.next() changes self.n",
+    ),
+    "given with a star": (
+        epochs("note(seen)\n", before="seen = []\ndef note(*all):\n    all[0].append(1)\n"),
+        "note(seen) may change seen",
+    ),
+    "given as options": (
+        epochs("note(to=seen)\n", before="seen = []\ndef note(**o):\n    o['to'].append(1)\n"),
+        "note(to=seen) may change seen",
+    ),
+    "method handed on": (
+        epochs("list(map(seen.append, [i]))\n", before="seen = []\n"),
+        "seen.append may change seen",
+    ),
+    "printed to a file": (
+        epochs("print(i, file=log)\n", before="log = open('log.txt', 'w')\n"),
+        "may change log",
+    ),
+    "number of the epoch": (
+        epochs(end="epoch += 1\nprint(epoch)\n"),
+        "it is set by the loop of epochs as well",
+    ),
+    "read before, written in a step": (
+        epochs("best = min(best, loss.item())\n", before="best = 9.0\n", head="print(best)\n"),
+        "print(best) before an epoch's steps",
+    ),
+    "length of a list before": (
+        epochs("all.append(i)\n", before="all = []\n", head="heat = len(all)\n"),
+        "heat = len(all) before an epoch's steps",
+    ),
+    "value of the model before": (
+        epochs(head="was = float(model.weight.sum())\n", end="print(was)\n"),
+        "was = float(model.weight.sum()) before an epoch's steps",
+    ),
+    "rate before that steps change": (
+        epochs(
+            "optimizer.param_groups[0]['lr'] = rate / (i + 1)\n",
+            head="rate = optimizer.param_groups[0]['lr']\n",
+        ),
+        "before an epoch's steps",
+    ),
+    "draws with a rare name": (
+        epochs(head="mix = np.random.beta(1, 1)\n", before="import numpy as np\n"),
+        "np.random.beta(1, 1) before an epoch's steps",
+    ),
+    "drawn in place": (
+        epochs(head="noise = torch.empty(2).normal_()\n"),
+        "torch.empty(2).normal_() before an epoch's steps",
+    ),
+    "begun anew in some epochs": (
+        epochs(
+            "total += loss.item()\n",
+            before="total = 0.0\n",
+            head="if epoch % 2:\n    total = 0.0\n",
+            end="print(total)\n",
+        ),
+        "carries total from turn to turn",
+    ),
+    "imported number": (
+        "from math import pi as n\n" + epochs("n = n + 1\n", after="print(n)\n"),
+        "carries n from turn to turn",
+    ),
+    "sum of a tensor": (
+        epochs("total = total + x.sum()\n", before="total = 0\n"),
+        "it is set by total + x.sum()",
+    ),
+    "parameter of a group": (
+        epochs(before="c = nn.Parameter(x)\noptimizer.add_param_group({'params': [c]})\n"),
+        "optimizer has c, a parameter of no model",
+    ),
+    "parameters in a dictionary": (
+        BEGIN.replace("optimizer = ", "of = {'c': nn.Parameter(x)}\noptimizer = ").replace(
+            "model.parameters()", "[*model.parameters(), of['c']]"
+        )
+        + epochs().removeprefix(BEGIN),
+        "optimizer has of, a parameter of no model",
+    ),
 }
 
 
@@ -423,9 +538,9 @@ def test_a_class_of_the_scripts_own_is_not_ours() -> None:
         ("def f(:\n", "not Python: line 1: "),
         ("x = 'a\0b'\n", "null bytes"),
         ("(" * 500 + ")" * 500, "Python"),
-        ("import lightning as L\nL.Trainer().fit(model)\n", "line 2: the Trainer of Lightning"),
+        ("import lightning as L\nL.Trainer().fit(model)\n", r"line 2: L.Trainer\(\) has the loop"),
         ("from pytorch_lightning import Trainer\nTrainer()\n", "hugging-face-and-lightning"),
-        ("from transformers import Trainer\nTrainer().train()\n", "Hugging Face"),
+        ("from transformers import Trainer\nTrainer().train()\n", "hugging-face-and-lightning"),
         ("import lightning as L\nfabric = L.Fabric()\n", "its loop is the script's own"),
     ],
 )
