@@ -10,24 +10,9 @@ from support.in_place.told_cases import Told, told_in
 from support.training import loop_kinds
 
 OFTEN = {
-    *("Plain", "FusedWithScaler", "EvaluatesForGood", "Samples", "Plain-lost-in-2"),
-    *(
-        "LateBuffer",
-        "Grown",
-        "HeldTwice",
-        "CommunicationHook",
-        "KeptGenerators",
-        "DecidesLater",
-        "LeavesActivations",
-    ),
-    *(
-        "OwnGenerator",
-        "OwnIterator",
-        "OtherName",
-        "OwnCounter",
-        "AccumulatesOverBlocks",
-        "Prefetched",
-    ),
+    *("Plain", "FusedWithScaler", "EvaluatesForGood", "Samples", "Plain-lost-in-2", "Grown"),
+    *("LateBuffer", "CommunicationHook", "KeptGenerators", "DecidesLater", "LeavesActivations"),
+    *("OwnGenerator", "OwnCounter", "AccumulatesOverBlocks", "Prefetched"),
 }
 """Kinds that every run of the tests tries; the others take `make soak`."""
 

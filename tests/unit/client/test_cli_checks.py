@@ -270,7 +270,7 @@ def test_too_little_room_is_told_with_the_numbers(
     with pytest.raises(EnvironmentFailure, match=r"100 MiB free, 4 local nodes need 700 MiB"):
         validation.room(4, 1, folder=tmp_path)
     free.update({tmp_path: 2**50, Path("/dev/shm"): 2**50})
-    with pytest.raises(EnvironmentFailure, match=r"memory has \d+ MiB free, 900000 local nodes"):
+    with pytest.raises(EnvironmentFailure, match=r"memory has \d+ MiB free, 900,000 local nodes"):
         validation.room(900_000, 1, folder=tmp_path)
 
 
