@@ -174,8 +174,8 @@ def test_a_first_node_that_is_taken_while_it_rehearses_is_replaced_by_one_that_r
     (second,) = re.findall(r"(i-\w+): rehearsing train.py", told)
     assert second != first
     held, after = told.split(f"{second}: rehearsed train.py 1: interruptions change nothing")
-    assert set(re.findall(r"worker node (i-\w+) in \S+ is launched", held)) <= {first, second}
-    assert len(re.findall(r"worker node i-\w+ in \S+ is launched", after)) == 1
+    assert set(re.findall(r"worker node (i-\w+) in \S+ was launched", held)) <= {first, second}
+    assert len(re.findall(r"worker node i-\w+ in \S+ was launched", after)) == 1
 
 
 @pytest.mark.soak
