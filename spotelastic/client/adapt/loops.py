@@ -165,6 +165,9 @@ def _check_end(source: Source, loop: ast.For, last: int) -> None:
     raised = nodes(loop.body, ast.Raise) if caught else []
     for each in [*calls(loop.body, "exit", "_exit", "quit"), *raised]:
         raise source.no(each, EARLY)
+    for call in nodes(loop.body, ast.Call):
+        if dotted(call.func) in ("exec", "eval"):
+            raise source.no(call, f"{dotted(call.func)}() may set any name of the loop")
     for each in nodes(loop.body, Function, ast.ClassDef, ast.Global, ast.Nonlocal, ast.Match):
         raise source.no(each, "a definition or a `match` in a loop")
 

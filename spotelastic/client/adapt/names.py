@@ -260,7 +260,7 @@ def _check_changes(source: Source, loop: TrainingLoop, known: set[str], own: set
             continue
         if imported := source.imported.get(name):
             keeps = how in (*GROWS, "=.", "=[")
-            if not keeps or imported.partition(".")[0] in ("torch", "numpy", "os"):
+            if not keeps or imported.partition(".")[0] in ("torch", "numpy"):
                 continue
         made = source.made(name, loop.scope)
         is_list = isinstance((source.values(name, loop.scope) or [None])[-1], ast.List)

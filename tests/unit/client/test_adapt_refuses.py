@@ -453,6 +453,14 @@ FORMS: dict[str, tuple[str, str]] = {
         epochs("list(map(seen.append, [i]))\n", before="seen = []\n"),
         "seen.append may change seen",
     ),
+    "a name set by exec": (
+        epochs("exec('n += 1')\n", before="n = 0\n"),
+        "exec() may set any name of the loop",
+    ),
+    "a variable of the process": (
+        epochs("os.environ['N'] = str(i)\n", before="import os\n"),
+        "may change os",
+    ),
     "printed to a file": (
         epochs("print(i, file=log)\n", before="log = open('log.txt', 'w')\n"),
         "may change log",
