@@ -19,11 +19,10 @@ from spotelastic.web.page.render import report_page
 from spotelastic.web.view.cluster_view import cluster_view
 
 playwright = pytest.importorskip("playwright.sync_api", exc_type=ImportError)
-from playwright.sync_api import Browser, Page, expect, sync_playwright  # noqa: E402
+from playwright.sync_api import Browser, Page, expect  # noqa: E402
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(400)]
 SCRIPT = Path(__file__).parents[1] / "support/scripts/train_small.py"
-BROWSER = os.environ.get("BROWSER") or shutil.which("chromium") or shutil.which("google-chrome")
 WAIT = 60_000
 """Milliseconds that anything may take. Nothing waits so long where all is well."""
 HOSTILE = (
@@ -31,17 +30,6 @@ HOSTILE = (
     '"><img src=x onerror=alert(1)>',
     "</style></script></title><svg/onload=alert(1)>",
 )
-
-
-@pytest.fixture
-def browser() -> Iterator[Browser]:
-    """One for each test: a browser starts processes whenever it likes, and ends them as late."""
-    if BROWSER is None:
-        pytest.skip("there is no browser: install chromium, or set BROWSER to one's path")
-    with sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @contextmanager

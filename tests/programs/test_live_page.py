@@ -4,8 +4,6 @@
 """
 
 import asyncio
-import os
-import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,10 +25,9 @@ from spotelastic.web.server.source import TargetSource
 from spotelastic.web.view.cluster_view import cluster_view
 
 playwright = pytest.importorskip("playwright.sync_api", exc_type=ImportError)
-from playwright.sync_api import expect, sync_playwright  # noqa: E402
+from playwright.sync_api import Browser, expect  # noqa: E402
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
-BROWSER = os.environ.get("BROWSER") or shutil.which("chromium") or shutil.which("google-chrome")
 LONGEST = "ablation-of-the-warm-up-with-large-batch"[:39]
 
 
@@ -83,12 +80,9 @@ def served(source: TargetSource) -> Iterator[DashboardAccess]:
         thread.join()
 
 
-def test_nothing_is_missed_on_a_live_page() -> None:
-    if BROWSER is None:
-        pytest.skip("there is no browser: install chromium, or set BROWSER to one's path")
+def test_nothing_is_missed_on_a_live_page(browser: Browser) -> None:
     source = Refusing()
-    with served(source) as access, sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+    with served(source) as access:
         page = browser.new_page(viewport={"width": 390, "height": 844})
         # On a phone the longest name leaves room for the state.
         page.goto(access.url)
@@ -117,4 +111,3 @@ def test_nothing_is_missed_on_a_live_page() -> None:
         dialog = page.locator("#do-interrupt")
         dialog.get_by_role("button", name="Interrupt").click()
         expect(dialog.get_by_role("alert")).to_contain_text("The dashboard does not answer")
-        browser.close()

@@ -4,10 +4,7 @@
 build/pages.
 """
 
-import os
 import re
-import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,10 +28,9 @@ from spotelastic.web.view.cluster_view import cluster_view
 from spotelastic.web.view.published import PublishedCluster
 
 playwright = pytest.importorskip("playwright.sync_api", exc_type=ImportError)
-from playwright.sync_api import Browser, Page, sync_playwright  # noqa: E402
+from playwright.sync_api import Browser, Page  # noqa: E402
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
-BROWSER = os.environ.get("BROWSER") or shutil.which("chromium") or shutil.which("google-chrome")
 PICTURES = Path("build/pages")
 NAN = float("nan")
 ERROR = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
@@ -127,17 +123,6 @@ UNSAID = """() => [...document.querySelectorAll("[role=img] [tabindex], th")]
   .filter((each) => each.tagName !== "TH" || !each.textContent.trim())
   .map((each) => each.outerHTML.slice(0, 80))"""
 """What a screen reader cannot tell: buttons within an image, and columns without a name."""
-
-
-@pytest.fixture
-def browser() -> Iterator[Browser]:
-    """One for each test: a browser starts processes whenever it likes, and ends them as late."""
-    if BROWSER is None:
-        pytest.skip("there is no browser: install chromium, or set BROWSER to one's path")
-    with sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 def opened(browser: Browser, page: str, folder: Path, width: int, scheme: str) -> Page:

@@ -5,7 +5,6 @@ Nothing but a browser is needed; where it is not called chromium, BROWSER is its
 
 import os
 import re
-import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,6 @@ from spotelastic.web.page.render import report_page
 from spotelastic.web.view.cluster_view import cluster_view
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
-BROWSER = os.environ.get("BROWSER") or shutil.which("chromium") or shutil.which("google-chrome")
 QUIET = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
@@ -40,13 +38,11 @@ document.title = told.join(" | ");
 </script></body>"""
 
 
-def opened(page: str, folder: Path, zone: str) -> str:
+def opened(browser: str, page: str, folder: Path, zone: str) -> str:
     """The page as a browser in that zone has it once its scripts have run."""
-    if BROWSER is None:
-        pytest.skip("there is no browser: install chromium, or set BROWSER to one's path")
     file = folder / "page.html"
     file.write_text(page)
-    command = [BROWSER, *QUIET, f"--user-data-dir={folder / 'profile'}", "--dump-dom"]
+    command = [browser, *QUIET, f"--user-data-dir={folder / 'profile'}", "--dump-dom"]
     done = subprocess.run(
         [*command, file.as_uri()],
         env={**os.environ, "TZ": zone},
@@ -58,13 +54,15 @@ def opened(page: str, folder: Path, zone: str) -> str:
     return done.stdout
 
 
-def test_times_are_those_of_the_browser_and_curves_tell_their_values(tmp_path: Path) -> None:
+def test_times_are_those_of_the_browser_and_curves_tell_their_values(
+    browser_path: str, tmp_path: Path
+) -> None:
     rates = ((BEGAN, 0.25),)
     page = report_page(cluster_view(replace(PUBLISHED, rates=rates), BEGAN + 101))
     # The script that points at curves is no part of the page, whose policy forbids it.
     policy = r'<meta http-equiv="Content-Security-Policy"[^>]*>'
     page = re.sub(policy, "", page).replace("</body>", POINTS_AT)
-    shown = opened(page, tmp_path, "Asia/Tokyo")
+    shown = opened(browser_path, page, tmp_path, "Asia/Tokyo")
     assert 'class="zone">Asia/Tokyo<' in shown
     # The first event is of 03:26:40 UTC.
     first = r'<time datetime="2026-11-27 [^"]*"[^>]*class="local"[^>]*>[^<]*12:26:40<'
