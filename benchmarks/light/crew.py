@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from spotelastic.clock import steady
 from spotelastic.store.port import Store
-from spotelastic.store.session import Keeper, Lost
+from spotelastic.store.session import Keeper
 
 
 class Crew:
@@ -47,8 +47,8 @@ class Crew:
 
         def step() -> None:
             verdict = keeper.step()
-            if isinstance(verdict, Lost):
-                lost(verdict.reason)
+            if isinstance(verdict, str):
+                lost(verdict)
             else:
                 self.later(verdict, step)
 
