@@ -26,6 +26,7 @@ FILLED = ("append", "extend")
 PARTS = re.compile(
     r"zip|enumerate|reversed|sorted|list|tuple|iter|items|values|get|parameters|named_parameters"
     r"|buffers|named_buffers|modules|named_modules|children|named_children|state_dict|detach|view"
+    r"|getattr|vars|cast|max|min|setdefault"
 )
 """What returns an object's parts, or the object itself in another form."""
 NEW = ("open", "str", "dict", "set", "range", "sorted")
@@ -50,20 +51,44 @@ Change = tuple[ast.AST, str, str]
 """Where something may be changed, whose name it has, and how: a method, `=.` or `=[`."""
 
 
-def owners(value: ast.AST | None) -> set[str]:
-    """Return the names of the objects that an expression may be, or be a part of."""
+def owners(source: Source, value: ast.AST | None, inside: tuple[str, ...] = ()) -> set[str]:
+    """Return the names of the objects that an expression may be, or be a part of.
+
+    `inside`: the functions that are looked at already.
+    """
     if isinstance(value, ast.Name):
         return {value.id}
     parts: list[ast.AST] = []
     if isinstance(value, ast.Call):
         owner = [value.func] if isinstance(value.func, ast.Attribute) else []
-        if PARTS.fullmatch(last_name(value.func)):
-            parts = [*value.args, *owner]
-    elif isinstance(value, ast.Attribute | ast.Subscript | ast.Starred):
+        is_part = PARTS.fullmatch(last_name(value.func))
+        parts = [*value.args, *owner] if is_part else _returned(source, value, inside)
+    elif isinstance(value, ast.Attribute | ast.Subscript | ast.Starred | ast.Await | ast.NamedExpr):
         parts = [value.value]
+    elif isinstance(value, ast.ListComp | ast.SetComp | ast.GeneratorExp):
+        parts = [value.elt]
     elif isinstance(value, ast.Tuple | ast.List | ast.IfExp | ast.BoolOp):
         parts = [each for each in ast.iter_child_nodes(value) if isinstance(each, ast.expr)]
-    return set[str]().union(*(owners(each) for each in parts))
+    return set[str]().union(*(owners(source, each, inside) for each in parts))
+
+
+def _returned(source: Source, call: ast.Call, inside: tuple[str, ...]) -> list[ast.AST]:
+    """Return those arguments of a call that a function of the script returns, or a part of them."""
+    name = dotted(call.func)
+    function: Function | ast.Lambda | None = source.function(name)
+    for value in source.values(name, source.scope(call)):
+        function = value if isinstance(value, ast.Lambda) else function
+    if function is None or name in inside:
+        return []
+    inside = (*inside, name)
+    body = function.body if isinstance(function.body, list) else [ast.Return(function.body)]
+    taken = _taken(source, body, inside)
+    found, more = set[str](), {""}
+    for each in nodes(body, ast.Return, ast.Yield, ast.YieldFrom):
+        more |= owners(source, each.value, inside)
+    while more - found:
+        found, more = found | more, more.union(*(taken.get(each, ()) for each in more))
+    return [_given(call, function, each) for each in sorted(found & arguments(function.args))]
 
 
 def changes(
@@ -73,10 +98,10 @@ def changes(
 
     `own`: the names that the part sets itself. `inside`: the functions that are looked at already.
     """
-    taken = _taken(source, body)
+    taken = _taken(source, body, inside)
     own = own | {n for each in nodes(body, ast.comprehension) for n in bound([each.target])}
-    for node, value, how in [*_touched(body), *_by_functions(source, body, inside)]:
-        direct = owners(value) or {root_name(value)}
+    for node, value, how in [*_touched(source, body), *_by_functions(source, body, inside)]:
+        direct = owners(source, value) or {root_name(value)}
         waiting, seen = direct, {""}
         while waiting - seen:
             name = (waiting - seen).pop()
@@ -92,12 +117,12 @@ def alters(how: str) -> bool:
     return how.endswith(("_", "=")) or how in (*GROWS, *FIRST, "=.", "=[", "load_state_dict")
 
 
-def _taken(source: Source, body: Sequence[ast.AST]) -> dict[str, set[str]]:
+def _taken(source: Source, body: Sequence[ast.AST], inside: tuple[str, ...]) -> dict[str, set[str]]:
     """Return, by name, of which objects what it stands for may be a part."""
     found: dict[str, set[str]] = {}
     for each in nodes(body, ast.Assign, ast.AnnAssign, ast.NamedExpr, ast.For, ast.comprehension):
         value = each.iter if isinstance(each, ast.For | ast.comprehension) else each.value
-        whose = {name for name in owners(value) if not _is_loader(source, each, name)}
+        whose = {n for n in owners(source, value, inside) if not _is_loader(source, each, n)}
         for name in bound(each.targets if isinstance(each, ast.Assign) else [each.target]):
             found.setdefault(name, set()).update(whose)
     return found
@@ -108,16 +133,16 @@ def _is_loader(source: Source, node: ast.AST, name: str) -> bool:
     return any(isinstance(v, ast.Call) and last_name(v.func) == "DataLoader" for v in values)
 
 
-def _touched(body: Sequence[ast.AST]) -> Iterator[tuple[ast.AST, ast.AST, str]]:
+def _touched(source: Source, body: Sequence[ast.AST]) -> Iterator[tuple[ast.AST, ast.AST, str]]:
     for call in nodes(body, ast.Call):
         name = last_name(call.func)
-        if isinstance(call.func, ast.Attribute) and not _is_new(call.func.value):
+        if isinstance(call.func, ast.Attribute) and not _is_new(source, call.func.value):
             yield call, call.func.value, name
         in_place = name.endswith("_") and not name.startswith(("__", "clip_grad"))
         if (name in FIRST or in_place) and call.args:
             yield call, call.args[0], name
         for filled in ("out", "file"):
-            if (given := argument(call, filled)) is not None and not _is_new(given):
+            if (given := argument(call, filled)) is not None and not _is_new(source, given):
                 yield call, given, f"{filled}="
     called = {call.func for call in nodes(body, ast.Call)}
     for each in nodes(body, ast.Attribute, ast.Subscript):
@@ -127,10 +152,10 @@ def _touched(body: Sequence[ast.AST]) -> Iterator[tuple[ast.AST, ast.AST, str]]:
             yield each, each.value, "=." if isinstance(each, ast.Attribute) else "=["
 
 
-def _is_new(value: ast.AST) -> bool:
+def _is_new(source: Source, value: ast.AST) -> bool:
     """Whether an expression makes an object that nothing else has, as `open(...)` does."""
     made = dotted(value.func) if isinstance(value, ast.Call) else ""
-    return made in NEW and not owners(value)
+    return made in NEW and not owners(source, value)
 
 
 def _by_functions(
@@ -148,7 +173,7 @@ def _by_functions(
                 yield call, _given(call, function, changed), how
 
 
-def _given(call: ast.Call, function: Function, name: str) -> ast.expr:
+def _given(call: ast.Call, function: Function | ast.Lambda, name: str) -> ast.expr:
     """Return what a name of a function stands for where it is called."""
     args = function.args
     plain = [each.arg for each in (*args.posonlyargs, *args.args, *args.kwonlyargs)]
@@ -236,7 +261,7 @@ def unsaved(
             continue
         me = way.args.args[0].arg
         added = [each.target for each in nodes(way, ast.AugAssign)]
-        for node, value, how in _touched(way.body):
+        for node, value, how in _touched(source, way.body):
             name = last_name(node if how == "=." else value)
             whose = value if how == "=." else getattr(value, "value", value)
             if dotted(whose) != me or (name in saved | {me} and how not in FIRST):

@@ -314,7 +314,7 @@ def _check_before(
         parts = reached(source, [each.value]) if each.value and bound([each]) & used else []
         if {name for part in parts for name in read(part)} & objects:
             is_rate = rates.search(ast.unparse(each.value))
-            if moving if is_rate else not owners(each.value) & objects:
+            if moving if is_rate else not owners(source, each.value) & objects:
                 again.append(each)
     for node in again:
         raise source.no(

@@ -441,6 +441,43 @@ FORMS: dict[str, tuple[str, str]] = {
         ),
         "Counter.next() changes self.n",
     ),
+    "returned by a function": (
+        epochs(
+            "kept = same(seen)\nkept.append(1)\n", before="seen = []\ndef same(a):\n    return a\n"
+        ),
+        "may change seen",
+    ),
+    "returned through two functions": (
+        epochs(
+            "kept = other(0, of=seen)\nkept.append(1)\n",
+            before="seen = []\ndef same(a):\n    b = a\n    return b\n"
+            "def other(n, of):\n    return same(of)\n",
+        ),
+        "may change seen",
+    ),
+    "returned and changed at once": (
+        epochs("same(seen).append(1)\n", before="seen = []\nsame = lambda a: a\n"),
+        "same(seen).append(1) may change seen",
+    ),
+    "a part, returned": (
+        epochs(
+            "first(seen)['n'] = i\n",
+            before="seen = {'a': {}}\ndef first(of):\n    for each in of.values():\n"
+            "        return each\n",
+        ),
+        "may change seen",
+    ),
+    "the longer of two": (
+        epochs("kept = max(seen, [], key=len)\nkept.append(1)\n", before="seen = []\n"),
+        "may change seen",
+    ),
+    "an attribute by its name": (
+        epochs(
+            "kept = getattr(args, 'seen')\nkept.append(1)\n",
+            before="from types import SimpleNamespace\nargs = SimpleNamespace(seen=[])\n",
+        ),
+        "may change args",
+    ),
     "given with a star": (
         epochs("note(seen)\n", before="seen = []\ndef note(*all):\n    all[0].append(1)\n"),
         "note(seen) may change seen",
