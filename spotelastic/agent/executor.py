@@ -144,7 +144,7 @@ class AgentExecutor:
             prepares=action.prepares,
         )
         settings = self.config.settings
-        refused = membership.join(self._store, self.keys, node, settings, lease)
+        refused = membership.join(self._store, self.keys, node, settings, lease, seen)
         if refused is None:
             return [events.Registered(node)]
         now = self._clock()

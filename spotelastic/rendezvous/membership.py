@@ -10,6 +10,7 @@ decision starts from there.
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import msgspec
 from spotelastic_checkpoints.types import Commit
@@ -58,6 +59,7 @@ def join(
     node: Node,
     settings: Settings,
     lease: int,
+    seen: RunState | None = None,
 ) -> Refusal | None:
     """Register a new incarnation of a node under `lease`.
 
@@ -65,8 +67,14 @@ def join(
 
     Returns None when registered, else why not. The first node of a run, or the first after all were
     gone, sets the measure that later nodes must match. The measure is a precondition of the
-    registration.
+    registration. So the one that was seen may be tried first, which saves a read; a node is refused
+    only by a measure that was read just now.
     """
+    known = seen.reference if seen is not None else None
+    if seen is not None and known is not None and known.refusal(node, settings) is None:
+        measured = Compare(keys.reference, "modified", seen.reference_revision)
+        if (registered := _register(store, keys, node, lease, measured)) is not False:
+            return registered
     while True:
         if (value := store.get(keys.reference)) is None:
             _set_measure(store, keys, Reference(node, settings))
@@ -84,16 +92,24 @@ def join(
             own = Put(keys.reference, encode(Reference(node, settings)))
             store.commit([measured], [own, Put(keys.settings, encode(settings))])
             continue
-        rank = _rank(store, keys, node, lease)
-        if isinstance(rank, Refusal):
-            return rank
-        writes: list[Write] = [
-            Put(keys.live(node.id), encode(node), lease),
-            Delete(keys.drain(node.id)),
-            Delete(keys.failure(node.id)),
-        ]
-        if store.commit([measured, *rank[0]], [*writes, *rank[1]]).succeeded:
-            return None
+        if (registered := _register(store, keys, node, lease, measured)) is not False:
+            return registered
+
+
+def _register(
+    store: Store, keys: Keys, node: Node, lease: int, measured: Compare
+) -> Refusal | Literal[False] | None:
+    """Write a node's keys; return False where the measure or a rank has changed since."""
+    rank = _rank(store, keys, node, lease)
+    if isinstance(rank, Refusal):
+        return rank
+    writes: list[Write] = [
+        Put(keys.live(node.id), encode(node), lease),
+        Delete(keys.drain(node.id)),
+        Delete(keys.failure(node.id)),
+    ]
+    done = store.commit([measured, *rank[0]], [*writes, *rank[1]]).succeeded
+    return None if done else False
 
 
 def _of_another_version(store: Store, keys: Keys, node: Node) -> str | None:

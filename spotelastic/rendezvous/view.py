@@ -49,6 +49,7 @@ class RunState:
     holder: str = ""
     reference: Reference | None = None
     """What nodes must match when they join."""
+    reference_revision: int = 0
     round: Round | None = None
     round_revision: int = 0
     round_at: float = 0.0
@@ -233,9 +234,10 @@ def _change_single(seen: RunState, name: str, value: StoredValue | None, now: fl
     if name not in _SINGLE:
         return seen
     parsed: Any = decode(value.data, _SINGLE[name]) if value else None
-    if name == "reference" and value is not None:
-        parsed = replace(parsed, node=_shared(parsed.node))
     told: dict[str, Any] = {name: parsed}
+    if name == "reference" and value is not None:
+        shared = replace(parsed, node=_shared(parsed.node))
+        told = {name: shared, "reference_revision": value.modified}
     before, seen = seen.round, replace(seen, **told)
     if name == "round":
         same = _goes_on(before, seen.round)

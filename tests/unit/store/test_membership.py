@@ -11,7 +11,7 @@ from support.store.memory_store import MemoryStore
 from spotelastic.model.agreement import Vote
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.interval import Interval
-from spotelastic.model.job import Settings
+from spotelastic.model.job import Reference, Settings
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Drain, Notice
 from spotelastic.model.progress import Event
@@ -177,6 +177,35 @@ def test_flags_that_all_nodes_share_are_compared(
     assert membership.join(store, KEYS, node("a"), SETTINGS, lease) is None
     refused = membership.join(store, KEYS, node("b"), settings, lease)
     assert refused is not None and refused.reason.endswith(f"node a of this run: {told}")
+
+
+def test_an_outdated_measure_neither_refuses_nor_admits_anybody(store: MemoryStore) -> None:
+    lease = store.grant(2)
+    assert membership.join(store, KEYS, node("a"), SETTINGS, lease) is None
+    now = store.get(KEYS.reference)
+    assert now is not None
+    larger = replace(SETTINGS, min_nodes=3, max_nodes=3)
+    before = RunState(reference=Reference(node("z"), larger), reference_revision=now.modified - 1)
+    refused = membership.join(store, KEYS, node("b"), larger, lease, before)
+    assert refused is not None and "node a" in refused.reason, "measured by what holds now"
+    assert membership.join(store, KEYS, node("b"), SETTINGS, lease, before) is None
+
+
+def test_a_measure_that_was_seen_is_not_read_again(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(key: str) -> None:
+        raise AssertionError(f"{key} is read")
+
+    lease = store.grant(2)
+    assert membership.join(store, KEYS, node("a"), SETTINGS, lease) is None
+    value = store.get(KEYS.reference)
+    assert value is not None
+    seen = RunState(reference=decode(value.data, Reference), reference_revision=value.modified)
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "get", read)
+        assert membership.join(store, KEYS, node("b"), SETTINGS, lease, seen) is None
+    assert store.get(KEYS.live("b")) is not None
 
 
 def test_two_launchers_are_not_mixed(store: MemoryStore) -> None:
