@@ -370,7 +370,7 @@ def files(shape: Shape, mib: int) -> Iterator[Row]:
     without, (share, of_core) = statistics.median(rates), found.shares()
     yield Row(f"{mib} MiB of kept files", f"{share:.1%}", f"{without:.0f} steps/s without",
               ">= 98 %", share >= 0.98)  # fmt: skip
-    yield Row("", f"{statistics.median(found.kept) >> 20} MiB kept meanwhile",
+    yield Row("", f"{int(statistics.median(found.kept)) >> 20} MiB kept meanwhile",
               f"turns without: {min(rates):.0f} to {max(rates):.0f} steps/s")  # fmt: skip
     yield Row("  per second of its core", f"{of_core:.1%}", "what a busy machine leaves alone")
 

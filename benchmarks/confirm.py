@@ -143,6 +143,7 @@ def job(folder: Path) -> Iterator[CloudInfo]:
         )
     try:
         info = until(cloud.find, "a local cloud")
+        assert info is not None
         os.environ.update(cloud.environment(info))
         yield info
     finally:

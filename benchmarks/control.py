@@ -15,6 +15,7 @@
 
 import argparse
 import contextlib
+import functools
 import statistics
 import threading
 import time
@@ -46,6 +47,7 @@ from spotelastic.controller.model.observation import (
     DepartedNode,
     Message,
     Observation,
+    Tell,
 )
 from spotelastic.local.fault_client import FaultClient
 from spotelastic.model.interruption_kind import InterruptionKind
@@ -116,8 +118,7 @@ def deciding() -> Iterator[Row]:
         times.append(time.perf_counter() - started)
     assert sum(type(action).__name__ == "Replace" for action in decision.actions) == len(warned)
     assert not any(
-        type(action).__name__ == "Tell" and action.event.kind == "loss"
-        for action in decision.actions
+        isinstance(action, Tell) and action.event.kind == "loss" for action in decision.actions
     )
     yield Row(
         f"decide for {DECIDED:,} nodes, {len(lost):,} gone",
@@ -194,7 +195,7 @@ def telling() -> Iterator[Row]:
         for index in range(AGENTS):
             node = light_node(index)
             store = stores[index % len(stores)]
-            agent = Watching(node, store, Keys("notice"), settings, crew, told.hold)
+            agent = Watching(node, store, Keys("notice"), settings, crew, told.hold, lambda: None)
             agent.told = told
             agents.append((node.id, agent))
         for _, agent in agents:
@@ -254,7 +255,7 @@ def _replacing(its: Account) -> Iterator[Row]:
     for place in its.group().members[:NOTICES]:
         started = time.monotonic()
         faults.interrupt(place.instance, 120.0)
-        until(lambda place=place: _leaves(its, place.instance), f"{place.instance} is replaced")
+        until(functools.partial(_leaves, its, place.instance), f"{place.instance} is replaced")
         times.append(time.monotonic() - started)
     yield Row("notice -> replacement asked for", max(times), "s", 2)
 

@@ -55,7 +55,7 @@ def computed(state: State, device: torch.device) -> tuple[float, float]:
     weights = torch.rand(4096, 4096, device=device)
     tensors = list(state.values())
     targets = [torch.empty(t.shape, dtype=t.dtype, pin_memory=True) for t in tensors]
-    side = torch.cuda.Stream(device)
+    side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def work() -> None:
         for _ in range(100):

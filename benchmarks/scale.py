@@ -22,6 +22,7 @@ At the end the holder's decisions are timed by themselves, for more nodes than f
 
 import argparse
 import contextlib
+import functools
 import gc
 import multiprocessing
 import os
@@ -135,7 +136,7 @@ class Host:
                 Keys(RUN),
                 settings,
                 self._crew,
-                lambda number, index=index: self._hold(number, index),
+                functools.partial(self._hold, index),
                 self._leads.set,
             )
             for index in indices
@@ -183,7 +184,7 @@ class Host:
             store.close()
         self._crew.close()
 
-    def _hold(self, number: int, index: int) -> None:
+    def _hold(self, index: int, number: int) -> None:
         with self._changed:
             self._held.setdefault(number, {})[index] = time.monotonic()
             self._changed.notify()

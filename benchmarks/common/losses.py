@@ -124,7 +124,8 @@ def arrive(job: Job) -> Sample:
     joined = job.add()
     settle(job, PATIENCE)
     new = min(line.at for line in job.lines(joined) if line.what == "step")
-    gaps, lost = [], 0
+    gaps: list[tuple[float, float]] = []
+    lost = 0
     for node in stay:
         steps = [line for line in job.lines(node) if line.what == "step"]
         near = [line for line in steps if line.at >= before[node].at and line.at < new + 1]

@@ -71,7 +71,7 @@ def save_async(server: Server, shape: Shape, times: int) -> Saves:
         copies.append(WarmCopy(state).seconds())
         begun = time.perf_counter()
         with as_exception():
-            done = dcp.async_save(state, storage_writer=writer, no_dist=True)
+            done: Any = dcp.async_save(state, storage_writer=writer, no_dist=True)
             stalls.append(time.perf_counter() - begun)
             done.result()
         committed.append(time.perf_counter() - begun)

@@ -177,7 +177,7 @@ def _serve_moto() -> None:
         if environ["PATH_INFO"] == _SPENT:
             start("200 OK", [("Content-Type", "text/plain")])
             return [str(given).encode()]
-        answer = inner(environ, start)
+        answer: Iterable[bytes] = inner(environ, start)
         if environ["REQUEST_METHOD"] == "GET" and environ["PATH_INFO"].count("/") > 1:
             answer = list(answer)
             given += sum(map(len, answer))

@@ -244,7 +244,8 @@ class Handler(BaseHTTPRequestHandler):
 
 def _unchunked(data: bytes) -> bytes:
     """Decode `aws-chunked`: lines with a size in hexadecimal, each followed by that many bytes."""
-    parts, at = [], 0
+    parts: list[bytes] = []
+    at = 0
     while True:
         line, _, _ = data[at:].partition(b"\r\n")
         size = int(line.partition(b";")[0], 16)

@@ -105,7 +105,7 @@ def _parts(state: State, most: int) -> list[list[torch.Tensor]]:
 def from_shared_memory(nbytes: int) -> tuple[float, float]:
     """Return the seconds of a copy from a file in shared memory: by read, and by mmap."""
     target = torch.zeros(nbytes, dtype=torch.uint8)
-    memory, piece = memoryview(target.numpy()), 8 << 20
+    memory, piece = memoryview(target.numpy().data), 8 << 20
     reads, maps = [], []
     with tempfile.TemporaryFile(dir="/dev/shm") as file:
         file.write(memory)

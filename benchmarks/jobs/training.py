@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from jobs.node import node
+from jobs.node import Node, node
 from jobs.states import Shape
 from spotelastic_checkpoints.files.file_store import FileStore
 from spotelastic_checkpoints.storage.open import open_storage
@@ -57,7 +57,7 @@ def train_beside_uploads(storage: str, shape: Shape, seconds: float) -> Trained:
                 step += 1
                 checkpoint.step(step)
                 committed = threading.Event()
-                waiter = threading.Thread(target=lambda done=committed: (here.flush(), done.set()))
+                waiter = threading.Thread(target=_flush, args=(here, committed))
                 waiter.start()
                 begun = time.perf_counter()
                 while not committed.is_set():
@@ -154,6 +154,11 @@ def _counting(cores: list[int]) -> Iterator[None]:
         for process in started:
             process.kill()
             process.wait()
+
+
+def _flush(here: Node, done: threading.Event) -> None:
+    here.flush()
+    done.set()
 
 
 def _train_step(weights: torch.Tensor) -> None:

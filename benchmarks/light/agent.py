@@ -332,7 +332,7 @@ def parse_once() -> None:
 
     Separate nodes would each parse it, at the same time.
     """
-    view.decode = lru_cache(64)(decode)  # type: ignore[assignment]
+    vars(view)["decode"] = lru_cache(64)(decode)
 
 
 def light_node(index: int) -> Node:

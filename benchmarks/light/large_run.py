@@ -103,7 +103,8 @@ class LargeRun:
         return KEYS.live(node.id), node
 
     def _ready(self, node: Node) -> tuple[str, object]:
-        round_, slots = self.round, ()
+        round_ = self.round
+        slots: tuple[Snapshot, ...] = ()
         if round_.parent:
             size = len(self.nodes)
             slots = (Snapshot(round_.parent, self.proposal.target, "layout", (0,), size, True),)
