@@ -290,7 +290,7 @@ class Checkpointer(Saving):
             if self._told_step:
                 raise SpotelasticError("there is nothing to go back to: nothing was saved")
             return 0
-        restored.load(self._state)
+        restored.load(self._state, trains=self._told_step > 0)
         self._own.restore(session.ranks, restored, step)
         client.restored(restored.ident)
         self._last_step = restored.step

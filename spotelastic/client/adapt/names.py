@@ -241,7 +241,7 @@ def _following(source: Source, loop: TrainingLoop) -> list[ast.stmt]:
 def _check_changes(source: Source, loop: TrainingLoop, known: set[str], own: set[str]) -> None:
     """Refuse what the loop, and functions of the script that it calls, may change besides."""
     fresh = own - _exposed([*loop.parts[0], *loop.loop.body, *loop.parts[1]], own)[0]
-    _check_modes(source, loop)
+    _check_modes(source, loop, known)
     functions = [*elsewhere(source, loop.loop)]
     bodies = [[loop.outermost], *(body for body, _ in functions)]
     for name in {n for body in bodies for n in read(body)} - fresh:
@@ -280,14 +280,14 @@ def _check_changes(source: Source, loop: TrainingLoop, known: set[str], own: set
             )
 
 
-def _check_modes(source: Source, loop: TrainingLoop) -> None:
+def _check_modes(source: Source, loop: TrainingLoop, known: set[str]) -> None:
     """Refuse what leaves a module in a mode that it does not have where a process goes on."""
     backward = calls(loop.loop, "backward")[0].lineno
     begin = [each for each in [*loop.parts[0], *loop.loop.body] if each.lineno < backward]
     begun = {n for _, n, _ in modes(source, [s for s in begin if isinstance(s, ast.Expr)])}
     left = {name: (node, trains) for node, name, trains in modes(source, [loop.outermost])}
     for name, (node, trains) in left.items():
-        if not trains and name not in begun:
+        if not trains and name not in begun | known:
             raise source.no(
                 node,
                 f"{source.code(node)[:60]} leaves {name} in eval mode, which is not saved: call "

@@ -295,6 +295,7 @@ def test_the_inside_of_a_text_of_several_lines_does_not_move() -> None:
     "given",
     [
         {"end": "model.eval()\nprint(model(x0))\nmodel.train()\n"},
+        {"end": "if epoch == 1:\n    model.norm.eval()\n"},
         {"head": "model.train()\nmodel.norm.eval()\n", "end": "model.eval()\n"},
         {"body": "model.train()\n" + STEP, "end": "model.train(False)\n"},
         {"step": "norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)\nprint(norm)\n"},

@@ -402,19 +402,19 @@ FORMS: dict[str, tuple[str, str]] = {
         "that all workers have alike",
     ),
     "left in eval mode": (
-        epochs(end="model.eval()\nprint(model(x0))\n", before="x0 = torch.zeros(2)\n"),
-        "model.eval() leaves model in eval mode",
+        epochs(end="loss_of.eval()\n", before="loss_of = make()\n"),
+        "loss_of.eval() leaves loss_of in eval mode",
     ),
     "left in eval mode by a function": (
         epochs(
-            before="def tried(net):\n    net.eval()\n    return net(torch.zeros(2))\n",
-            step="if i == 3:\n    print(tried(model))\n",
+            before="def tried(net):\n    net.eval()\n    return 1\nloss_of = make()\n",
+            step="if i == 3:\n    print(tried(loss_of))\n",
         ),
-        "tried(model) leaves model in eval mode",
+        "tried(loss_of) leaves loss_of in eval mode",
     ),
     "a part left in eval mode": (
-        epochs(head="if epoch == 1:\n    model.norm.eval()\n"),
-        "leaves model in eval mode",
+        epochs(head="if epoch == 1:\n    loss_of.norm.eval()\n", before="loss_of = make()\n"),
+        "leaves loss_of in eval mode",
     ),
     "method with a harmless name": (
         epochs(
@@ -440,43 +440,6 @@ FORMS: dict[str, tuple[str, str]] = {
             "        self.n += 1\n        return self.n\ncounter = Counter()\n",
         ),
         "Counter.next() changes self.n",
-    ),
-    "returned by a function": (
-        epochs(
-            "kept = same(seen)\nkept.append(1)\n", before="seen = []\ndef same(a):\n    return a\n"
-        ),
-        "may change seen",
-    ),
-    "returned through two functions": (
-        epochs(
-            "kept = other(0, of=seen)\nkept.append(1)\n",
-            before="seen = []\ndef same(a):\n    b = a\n    return b\n"
-            "def other(n, of):\n    return same(of)\n",
-        ),
-        "may change seen",
-    ),
-    "returned and changed at once": (
-        epochs("same(seen).append(1)\n", before="seen = []\nsame = lambda a: a\n"),
-        "same(seen).append(1) may change seen",
-    ),
-    "a part, returned": (
-        epochs(
-            "first(seen)['n'] = i\n",
-            before="seen = {'a': {}}\ndef first(of):\n    for each in of.values():\n"
-            "        return each\n",
-        ),
-        "may change seen",
-    ),
-    "the longer of two": (
-        epochs("kept = max(seen, [], key=len)\nkept.append(1)\n", before="seen = []\n"),
-        "may change seen",
-    ),
-    "an attribute by its name": (
-        epochs(
-            "kept = getattr(args, 'seen')\nkept.append(1)\n",
-            before="from types import SimpleNamespace\nargs = SimpleNamespace(seen=[])\n",
-        ),
-        "may change args",
     ),
     "given with a star": (
         epochs("note(seen)\n", before="seen = []\ndef note(*all):\n    all[0].append(1)\n"),
