@@ -25,6 +25,9 @@ ON_MACOS := --config-file= --cache-dir=.mypy_cache/macos --platform darwin --pyt
   $(foreach name,signals systems validation training.dcp.convert,-m spotelastic.$(name)) \
   -m spotelastic_checkpoints.memory.reserve
 
+# Hundreds of processes would compile the same files, where images of containers set it.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help install linux demo kube demo-kube test-kube docs test test-fast test-pure lint types types-on-macos test-examples test-programs \
   test-dashboard test-conformance test-aws soak bench dist smoke clean lock weight
 
