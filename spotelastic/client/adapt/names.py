@@ -28,6 +28,7 @@ from spotelastic.client.adapt.objects import is_shared
 from spotelastic.client.adapt.source import (
     Function,
     Source,
+    argument,
     bound,
     calls,
     dotted,
@@ -106,7 +107,7 @@ def _initial(
 ) -> str:
     """Return what a carried name has before the loop. Raises `NotUnderstood`."""
     before, end = loop.parts
-    shared = is_shared(source)
+    shared = source if is_shared(source) else None
 
     def no(node: ast.AST, why: str) -> Exception:
         return source.no(
@@ -126,8 +127,9 @@ def _initial(
     for node, value in sets:
         if value is None or not _is_plain(value, loop, {name}, shared=shared):
             shown = "something" if value is None else source.code(value)[:60]
-            alike = " that all workers have alike" if shared else ""
-            raise no(node, f"it is set by {shown}, which is not seen to be a plain value{alike}")
+            alike = " that all workers have alike (sum it before: torch.distributed.all_reduce())"
+            told = f"it is set by {shown}, which is not seen to be a plain value"
+            raise no(node, told + (alike if shared else ""))
     if name != loop.counter and not sets:
         raise no(loop.outermost, "it is not seen to be a plain value")
     resets = [value for _, value in written(before, name)]
@@ -171,10 +173,16 @@ def _free(source: Source, loop: TrainingLoop, function: ast.AST) -> set[str]:
     return names if outer and not around else set()
 
 
-def _is_plain(value: ast.AST, loop: TrainingLoop, known: set[str], *, shared: bool) -> bool:
-    """Whether a value is a plain one for certain: a number, a text, or a container of such."""
+def _is_plain(
+    value: ast.AST, loop: TrainingLoop, known: set[str], *, shared: Source | None
+) -> bool:
+    """Whether a value is a plain one for certain: a number, a text, or a container of such.
+
+    `shared`: a script whose workers must have it alike.
+    """
     if isinstance(value, ast.Name):
-        if value.id in known | {loop.counter, dotted(loop.epochs and loop.epochs.target)}:
+        counted = {loop.counter, dotted(loop.epochs and loop.epochs.target)}
+        if value.id in known | counted or _is_count(shared, value):
             return True
         sets = [v for _, v in written(loop.outermost, value.id)]
         more = known | {value.id}
@@ -184,11 +192,48 @@ def _is_plain(value: ast.AST, loop: TrainingLoop, known: set[str], *, shared: bo
         size = last_name(value.func) == "size" and bool(value.args)
         both = dotted(value.func) in ("min", "max", "sum", "abs")
         inner = both and all(_is_plain(each, loop, known, shared=shared) for each in value.args)
-        return not shared and (plain or size or inner)
+        if inner or _is_count(shared, value):
+            return True
+        return (plain or size) and (shared is None or _is_alike(shared, loop, value))
     kinds = ast.BinOp | ast.UnaryOp | ast.IfExp | ast.Tuple | ast.List | ast.Constant | ast.Compare
     parts = [each for each in ast.iter_child_nodes(value) if isinstance(each, ast.expr)]
     return isinstance(value, kinds) and all(
         _is_plain(each, loop, known, shared=shared) for each in parts
+    )
+
+
+def _is_alike(source: Source, loop: TrainingLoop, value: ast.Call) -> bool:
+    """Whether a number is made of sums over all workers, and of how many these are, alone."""
+
+    def is_sum(name: str) -> bool:
+        for call in calls(loop.outermost, "all_reduce"):
+            given = argument(call, "tensor", 0)
+            within = next(source.around(source.statement(call)))
+            later = [
+                new if isinstance(each, ast.AugAssign) else None
+                for each, new in written(loop.outermost, name)
+                if call.lineno < getattr(each, "lineno", 0) <= value.lineno
+            ]
+            if (
+                owners(source, given) == {name}
+                and argument(call, "async_op", 3) is None
+                and call.lineno < value.lineno
+                and within in source.around(value)
+                and all(_is_count(source, new) for new in later)
+            ):
+                return True
+        return False
+
+    names = {each for each in read([value]) if each not in source.imported}
+    return all(is_sum(each) or _is_count(source, ast.Name(each), loop.scope) for each in names)
+
+
+def _is_count(source: Source | None, value: ast.AST | None, scope: ast.AST | None = None) -> bool:
+    """Whether a value is a number that is written out, or how many workers there are."""
+    if source is not None and isinstance(value, ast.Name):
+        value = source.made(value.id, scope or source.scope(value))
+    return isinstance(value, ast.Constant) or (
+        isinstance(value, ast.Call) and last_name(value.func) == "get_world_size"
     )
 
 

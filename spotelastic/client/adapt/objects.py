@@ -221,7 +221,12 @@ def _elastic(
     dataset, size = argument(call, "dataset", 0), argument(call, "batch_size", 1)
     given = {each.arg for each in call.keywords}
     if not dotted(dataset) or len(call.args) > 2 or given & {"batch_sampler", "generator", None}:
-        raise source.no(call, f"the data set has no name, or not all arguments are seen: {BY_HAND}")
+        made = "not all arguments are seen" if dotted(dataset) else "the data set has no name"
+        first = (
+            f"data = {source.code(dataset)}" if dataset is not None and not dotted(dataset) else ""
+        )
+        how = f"write `{first}` in a line before, and use that" if first else BY_HAND
+        raise source.no(call, f"{made}: {how}")
     line = source.statement(call)
     if any(isinstance(each, ast.For | ast.While) for each in source.around(call)) or (
         source.lines[line.lineno - 1][: line.col_offset].strip()

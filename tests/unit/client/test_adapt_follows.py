@@ -65,6 +65,49 @@ UNCHANGED = {
     ),
 }
 
+SHARED = (
+    "total = 0.0\nmodel = nn.parallel.DistributedDataParallel(model)\n"
+    "world = dist.get_world_size()\n"
+)
+AVERAGED = {
+    "a sum": "dist.all_reduce(mean)\ntotal += mean.item()\n",
+    "divided": "dist.all_reduce(mean)\nmean /= dist.get_world_size()\ntotal += mean.item()\n",
+    "divided where it is read": "dist.all_reduce(mean)\ntotal += (mean / world).item()\n",
+    "in place": "dist.all_reduce(loss.detach())\ntotal += loss.item() / world\n",
+    "the smallest": "dist.all_reduce(mean)\ntotal = min(total, mean.item())\n",
+}
+EACH_ITS_OWN = {
+    "not summed": "total += mean.item()\n",
+    "summed later": "total += mean.item()\ndist.all_reduce(mean)\n",
+    "summed in some steps": "if i % 2:\n    dist.all_reduce(mean)\ntotal += mean.item()\n",
+    "another one since": "dist.all_reduce(mean)\nmean = loss * 2\ntotal += mean.item()\n",
+    "by the rank": "dist.all_reduce(mean)\nmean *= dist.get_rank()\ntotal += mean.item()\n",
+    "not waited for": "dist.all_reduce(mean, async_op=True)\ntotal += mean.item()\n",
+    "with another": "dist.all_reduce(mean)\ntotal += (mean + x).sum().item()\n",
+}
+
+
+def of_workers(lines: str) -> str:
+    text = epochs("mean = loss.detach().clone()\n" + lines, before=SHARED, end="print(total)\n")
+    return "import torch.distributed as dist\n" + text
+
+
+@pytest.mark.parametrize("form", AVERAGED)
+def test_a_number_of_all_workers_together_is_carried(form: str) -> None:
+    assert '"total"' in adapted(of_workers(AVERAGED[form]), "train.py", 2).after
+
+
+@pytest.mark.parametrize("form", EACH_ITS_OWN)
+def test_a_number_that_each_worker_has_for_itself_is_refused(form: str) -> None:
+    with pytest.raises(NotUnderstood, match=r"all workers have alike \(sum it before"):
+        adapted(of_workers(EACH_ITS_OWN[form]), "train.py", 2)
+
+
+def test_a_data_set_without_a_name_is_told_what_to_write() -> None:
+    text = epochs().replace("DataLoader(data", "DataLoader(made(64)")
+    with pytest.raises(NotUnderstood, match=r"`data = made\(64\)` in a line before"):
+        adapted(text, "train.py", 2)
+
 
 @pytest.mark.parametrize("form", CHANGED)
 def test_a_change_of_what_stands_for_an_object_is_one_of_it(form: str) -> None:
