@@ -40,8 +40,10 @@ def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("answer", ANSWERS)
-@pytest.mark.parametrize("types", [("c5.large",), ()], ids=["named", "chosen"])
+@pytest.mark.parametrize(
+    ("answer", "types"),
+    [*((each, ("c5.large",)) for each in ANSWERS), pytest.param("denied", (), id="denied-chosen")],
+)
 def test_a_question_without_an_answer_stops_nothing(answer: str, types: tuple[str, ...]) -> None:
     code, status = ANSWERS[answer]
     for service, calls in QUESTIONS.items():
