@@ -42,7 +42,7 @@ from spotelastic.training.runtime.session import Ranks, open_session
 from spotelastic.training.save.beside import Beside
 from spotelastic.training.save.save_plan import SavePlan
 from spotelastic.training.save.saving import COMMIT_WITHIN, Saving
-from spotelastic.training.state import growth
+from spotelastic.training.state import growth, modes
 from spotelastic.training.state.state import State
 
 T = TypeVar("T")
@@ -172,7 +172,10 @@ class Checkpointer(Saving):
             self._state,
             self._session,
             self._client,
-            lambda: self._own.entries(ranks, lambda: self._last_step, self._is_loop_over),
+            lambda: [
+                *self._own.entries(ranks, lambda: self._last_step, self._is_loop_over),
+                modes.entry(self._state, ranks.rank),
+            ],
         )
         self._saved_step = self._last_committing = 0
         self._slot, self._take, self._from_memory = None, 0, None
@@ -290,7 +293,9 @@ class Checkpointer(Saving):
             if self._told_step:
                 raise SpotelasticError("there is nothing to go back to: nothing was saved")
             return 0
-        restored.load(self._state, trains=self._told_step > 0)
+        restored.load(self._state)
+        saved = restored.own_value(modes.name_of(session.ranks.rank, restored.world_size))
+        modes.restore(self._state, saved, trains=self._told_step > 0)
         self._own.restore(session.ranks, restored, step)
         client.restored(restored.ident)
         self._last_step = restored.step

@@ -197,8 +197,8 @@ class RestoreSource:
         self._saved.index(map(of, known))
 
     @torch.no_grad()
-    def load(self, state: State, *, trains: bool = False) -> None:
-        """Load everything else, after all windows. `trains`: this process has made steps already.
+    def load(self, state: State) -> None:
+        """Load everything else, after all windows.
 
         Raises `SpotelasticError` if a slot was overwritten.
         """
@@ -215,7 +215,7 @@ class RestoreSource:
                 state.values[name] = dressed(value, *told[2:])
             if isinstance(value, torch.nn.Module):
                 told = self._saved.own_value(f"{growth.TRAINED}.{name}")
-                growth.set_trained(state, name, told or (), trains=trains)
+                growth.set_trained(state, name, told or ())
         for name, optimizer in state.optimizers():
             order = self._numbers.get(name, range(len(optimizer.param_groups)))
             OptimizerOptions(self._saved, name, optimizer, order).load(state)

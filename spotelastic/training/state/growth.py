@@ -29,11 +29,7 @@ from spotelastic.training.state.tensors import is_value
 from spotelastic.training.state.value_entries import ValueEntry, own_entry
 
 TRAINED = "trained"
-"""Second part of names of values that tell which parameters of a module are trained since then, and
-which of its modules are in eval mode.
-"""
-EVAL = "[eval]"
-"""Last part of the name of a module in eval mode."""
+"""Second part of names of values that tell which parameters of a module are trained since then."""
 CHANGED, GROUPS = "changed", "groups"
 """Second parts of names: of entries and tensors that are not as at first, and of such groups."""
 _BUFFER, _TRAINED, _FROZEN, _ENTRY = "buffer", "trained", "frozen", "entry"
@@ -56,7 +52,9 @@ class Measured(NamedTuple):
     groups: Mapping[str, Collection[Collection[str]]]
     """Names of the parameters in each optimizer's groups."""
     trained: Collection[Name]
-    """Parameters that get gradients, and modules in train mode."""
+    """Which of the tensors are parameters that get gradients."""
+    training: Collection[Name]
+    """Which of the modules are in train mode."""
 
 
 def begin(state: State) -> Measured:
@@ -91,8 +89,8 @@ def measured(state: State) -> Measured:
         for name, tensor in held.items()
         if isinstance(tensor, torch.nn.Parameter) and tensor.requires_grad
     }
-    trained |= {name for name, part in modules.items() if part.training}
-    return Measured([*state.values], modules, tensors, groups, trained)
+    training = {name for name, part in modules.items() if part.training}
+    return Measured([*state.values], modules, tensors, groups, trained, training)
 
 
 def changes(state: State, begun: Measured) -> list[ValueEntry]:
@@ -113,7 +111,7 @@ def changes(state: State, begun: Measured) -> list[ValueEntry]:
             trained = _TRAINED if tensor.requires_grad else _FROZEN
             kind = trained if isinstance(tensor, torch.nn.Parameter) else _BUFFER
         entries.append(own_entry(lambda: True, CHANGED, name, fqn, kind))
-    # Some scripts freeze a model in each step for a while: the value's name stays then.
+    # Some scripts freeze a model in each step for a while: the value's name stays, then.
     state.retrained |= {name for name in now.entries if _trained(state, begun, name)}
     entries += [
         own_entry(functools.partial(_trained, state, begun, name), TRAINED, name)
@@ -129,38 +127,23 @@ def changes(state: State, begun: Measured) -> list[ValueEntry]:
 
 
 def _trained(state: State, begun: Measured, name: str) -> list[str]:
-    """Return the parameters of a module that are frozen or trained, and were not at first.
-
-    Modules within it that were in train mode and are in eval mode are among them.
-    """
+    """Return the parameters of a module that are frozen or trained, and were not at first."""
     module = state.values[name]
-    if not isinstance(module, torch.nn.Module):
-        return []
-    found = [
+    held = _held(name, module) if isinstance(module, torch.nn.Module) else {}
+    return sorted(
         fqn
-        for fqn, (_, _, tensor) in _held(name, module).items()
+        for fqn, (_, _, tensor) in held.items()
         if isinstance(tensor, torch.nn.Parameter) and (name, fqn) in begun.tensors
         if tensor.requires_grad != ((name, fqn) in begun.trained)
-    ]
-    for prefix, part in submodules(module):
-        if (name, place := f"{name}.{prefix}") in begun.trained and not part.training:
-            found.append(place + EVAL)
-    return sorted(found)
+    )
 
 
-def set_trained(state: State, name: str, changed: Collection[str], *, trains: bool) -> None:
-    """Freeze and train the parameters of a module as they were when it was saved.
-
-    Modules that were in eval mode then are so again. Others are put into train mode only where the
-    process `trains`: a script that evaluates what was saved may have put them into eval mode.
-    """
+def set_trained(state: State, name: str, changed: Collection[str]) -> None:
+    """Freeze and train the parameters of a module as they were when it was saved."""
     module, begun = state.values[name], begin(state)
     for fqn, (_, _, tensor) in _held(name, module).items():
         if isinstance(tensor, torch.nn.Parameter) and (name, fqn) in begun.tensors:
             tensor.requires_grad_(((name, fqn) in begun.trained) != (fqn in changed))
-    for prefix, part in submodules(module):
-        was = part.training or (trains and (name, f"{name}.{prefix}") in begun.trained)
-        part.training = was and f"{name}.{prefix}{EVAL}" not in changed
 
 
 def _sorted(groups: Collection[Collection[str]]) -> list[list[str]]:

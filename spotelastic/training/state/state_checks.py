@@ -19,25 +19,21 @@ Check = Callable[[], bool]
 def module_check(module: torch.nn.Module) -> Check:
     """Return a check that a module still has the same parameters, buffers and submodules.
 
-    They may be replaced, frozen, moved to other memory, or put into another mode. A view keeps the
-    old memory from being reused.
+    They may be replaced, frozen, or moved to other memory. A view keeps the old memory from being
+    reused.
     """
     parts: list[dict[str, Any]] = []
-    modules = [*module.modules()]
-    for each in modules:
+    for each in module.modules():
         parts += each._modules, each._parameters, each._buffers
 
     def held() -> list[Any]:
         return [each for part in parts if part for each in part.values()]
 
-    def flags() -> list[bool]:
-        return [each.training for each in modules]
-
     def is_current() -> bool:
         now = held()
-        return are_same(now, known) and list(map(_place, now)) == places and flags() == modes
+        return are_same(now, known) and list(map(_place, now)) == places
 
-    known, modes = held(), flags()
+    known = held()
     places = list(map(_place, known))
     return is_current
 

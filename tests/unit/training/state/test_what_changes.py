@@ -61,29 +61,6 @@ def test_layers_that_a_run_has_frozen_stay_frozen(
     assert trained(again) == trained(state) == [False, False, True, True]
 
 
-@pytest.mark.parametrize("how", [load, stream])
-def test_a_layer_that_a_run_has_put_into_eval_mode_stays_in_it(
-    how: Callable[[Path, int, dict[str, Any]], None], tmp_path: Path
-) -> None:
-    """As batch normalisation of which a script keeps the statistics from some step on."""
-    state = begun()
-    slot = OneSlot(tmp_path / "slot", state)
-    slot.save(1)
-    state["model"][1].eval()
-    resaved(slot, 2)
-    again, read = begun(), begun()
-    how(tmp_path / "slot", 2, again)
-    assert [each.training for each in again["model"].modules()] == [True, True, False]
-    read["model"].eval()
-    how(tmp_path / "slot", 2, read)
-    assert not any(each.training for each in read["model"].modules()), "as its script wants it"
-    state["model"].train()
-    resaved(slot, 3)
-    again = begun()
-    how(tmp_path / "slot", 3, again)
-    assert all(each.training for each in again["model"].modules())
-
-
 def test_layers_that_are_frozen_for_a_while_in_each_step_are_planned_for_once(
     tmp_path: Path,
 ) -> None:
@@ -110,13 +87,11 @@ def test_a_step_from_before_layers_were_frozen_has_them_trained(tmp_path: Path) 
     restored, kept = RestoreSource(Contents(source), Resume("memory", 1)), State(state)
     restored.needs(kept, 0)
     state["model"][0].requires_grad_(False)
-    state["model"][1].eval()
     restored = RestoreSource(Contents(source), Resume("memory", 1))
     restored.needs(kept, 0)
     restored.match_groups(kept)
-    restored.load(kept, trains=True)
+    restored.load(kept)
     assert trained(state) == [True, True, False, True]
-    assert all(each.training for each in state["model"].modules())
 
 
 def test_a_parameter_that_nothing_saves_is_refused_before_it_trains(tmp_path: Path) -> None:

@@ -1,0 +1,59 @@
+"""Saves which modules a script has put into eval mode since it began, and puts them back into it.
+
+A script may keep the statistics of its batch normalisation from some step on. Each rank has modes
+of its own, because many scripts let one rank evaluate.
+"""
+
+import zlib
+from collections.abc import Iterator
+
+import torch
+
+from spotelastic.training.state import growth
+from spotelastic.training.state.module_loading import submodules
+from spotelastic.training.state.state import State
+from spotelastic.training.state.value_entries import ValueEntry, own_entry
+
+_NAME = "modes-"
+Saved = tuple[int, bytes]
+"""A checksum of the modules' names, and for each whether it is in eval mode and was not at first.
+
+The size stays as it is: a value has room for itself alone.
+"""
+
+
+def _modules(state: State) -> Iterator[tuple[growth.Name, torch.nn.Module]]:
+    for name, value in state.values.items():
+        if isinstance(value, torch.nn.Module):
+            for prefix, part in submodules(value):
+                yield (name, f"{name}.{prefix}"), part
+
+
+def entry(state: State, rank: int) -> ValueEntry:
+    """Return the value that is saved of a rank."""
+    found = dict(_modules(state))
+    names = zlib.crc32(repr([*found]).encode())
+    trained = [(part, name in growth.begin(state).training) for name, part in found.items()]
+
+    def modes() -> Saved:
+        return names, bytes(trains and not part.training for part, trains in trained)
+
+    return own_entry(modes, f"{_NAME}{rank}", rank=rank)
+
+
+def name_of(rank: int, world_size: int) -> str:
+    """Return the name of the value that a rank restores; a rank that is new has the last one's."""
+    return f"{_NAME}{min(rank, world_size - 1)}"
+
+
+def restore(state: State, saved: Saved | None, *, trains: bool) -> None:
+    """Put the modules into eval mode that were in it.
+
+    The others go into train mode only in a process that `trains` already. A script that evaluates
+    what was saved may have put them into eval mode itself.
+    """
+    found, begun = dict(_modules(state)), growth.begin(state).training
+    if saved is None or saved[0] != zlib.crc32(repr([*found]).encode()):
+        return
+    for (name, part), evaluates in zip(found.items(), saved[1], strict=True):
+        part.training = not evaluates and (part.training or (trains and name in begun))
