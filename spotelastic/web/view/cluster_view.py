@@ -17,7 +17,7 @@ from spotelastic.model.job import ENDED, TAKEN_DOWN
 from spotelastic.model.progress import Cost, Report, Status
 from spotelastic.web.view import rows, words
 from spotelastic.web.view.chart import LineChart, loss_chart
-from spotelastic.web.view.columns import GOODPUT
+from spotelastic.web.view.columns import GOODPUT, REHEARSAL
 from spotelastic.web.view.history import HistoryChart, history
 from spotelastic.web.view.published import PublishedCluster
 from spotelastic.web.view.rows import CheckpointRow, CostRow, EventRow, InterruptionRow, NodeRow
@@ -39,7 +39,7 @@ TONES: dict[str, Tone] = {
 }
 MOST_ROWS = 100
 """Interruptions and checkpoints that a page shows: the newest."""
-REHEARSED = {"equal": "the same", "noise": "same but for rounding", "different": "differ"}
+REHEARSED = {"equal": "bit-identical", "noise": "same within noise", "different": "differs"}
 """Words for what a step was that was made again."""
 
 
@@ -260,8 +260,8 @@ def _checkpoint(it: PublishedCluster, now: float) -> KeyFigure:
 
 def _rehearsed(found: Rehearsal) -> KeyFigure:
     value = REHEARSED.get(found.outcome, words.plain(found.outcome))
-    where = f"step {found.step}, {counted(found.ranks, 'rank')}"
-    return KeyFigure("Steps made again", value, where)
+    where = f"step {found.step:,} was made twice on {counted(found.ranks, 'rank')}"
+    return KeyFigure("Rehearsal", value, where, REHEARSAL)
 
 
 def _per_hour(cost: Cost, estimate: ProgressEstimate) -> str:

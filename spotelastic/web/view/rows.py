@@ -174,11 +174,16 @@ def interruption(row: Interruption, now: float) -> InterruptionRow:
         source=words.plain(row.told_by) or NONE,
         seen_after=_seconds(row.seen_after_s),
         resumed_from=_resumed(row),
-        is_in_store={True: "yes", False: "no", None: NONE}[row.committed],
+        is_in_store=_stored(row),
         pause=_seconds(row.pause_s),
         repeated=_number(row.steps_lost),
         cost=NONE if row.usd is None else dollars(row.usd),
     )
+
+
+def _stored(row: Interruption) -> str:
+    unknown = NONE if row.saved_step is None else "not yet"
+    return {True: "yes", False: "no", None: unknown}[row.committed]
 
 
 def _resumed(row: Interruption) -> str:

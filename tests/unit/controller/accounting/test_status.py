@@ -7,7 +7,7 @@ from spotelastic_checkpoints.types import Schedule
 from support.store.memory_store import MemoryStore
 
 from spotelastic.cloud.model import Instance, InstanceState, Role
-from spotelastic.controller.accounting.status import Account, status, step_time
+from spotelastic.controller.accounting.status import Account, run_total, status, step_time
 from spotelastic.controller.etcd.etcd_mirror import Mirror
 from spotelastic.controller.model.observation import (
     REPLACED,
@@ -306,3 +306,18 @@ def test_a_script_without_a_checkpointer_is_told_of_where_its_steps_would_be() -
     plain = replace(RECORDS, round=replace(ROUND, plain=2), progress={}, points=())
     (said,) = status("demo", Account(plain, {}), "", 5.0).warnings
     assert said.startswith("the script has entered no Checkpointer: its steps are not known")
+
+
+def test_the_total_of_steps_stays_while_a_round_changes() -> None:
+    first = Progress("a", 2, 41, 40.0, step_time=0.5, total=100)
+    records = replace(RECORDS, progress={"a": first})
+    assert run_total(records, 0) == 100
+    for told in ({}, {"a": replace(first, round=3, total=0, step_time=0.0)}):
+        begun = replace(records, progress=told)
+        assert run_total(begun, 100) == 100, "no node has made a step of the new round"
+        assert status("demo", Account(begun, MACHINES, total=100), "a", 50.0).total == 100
+        again = replace(begun, events=(Event(45.0, "restart", "restarted", "a"),))
+        assert run_total(again, 100) == 0, "its arguments may be others"
+    assert run_total(replace(records, progress={"a": replace(first, total=60)}), 100) == 60
+    silent = replace(records, progress={"a": replace(first, total=0)})
+    assert run_total(silent, 100) == 0, "another script says no total"
