@@ -187,9 +187,7 @@ def _source(transition: Transition) -> str:
     return "replica" if any(holder.replica for holder in resume.holders) else resume.kind
 
 
-def _is_committed(
-    transition: Transition, events: Sequence[Event], *, is_over: bool
-) -> bool | None:
+def _is_committed(transition: Transition, events: Sequence[Event], *, is_over: bool) -> bool | None:
     """Whether the step that training resumed from is in the object store.
 
     None: not yet. It comes there with a commit, unless that is of a later step, or the job is over.

@@ -201,6 +201,8 @@ def _warnings(records: Records) -> Iterable[str]:
         for event in records.events
         if event.kind == "version" and event.node in records.nodes
     )
+    told = [e for e in records.events if e.kind == "files" and e.at > _newest(records, "restart")]
+    yield from (f"{event.node}: {event.message}" for event in told[-1:])
     yield from _slow_replicas(records)
 
 

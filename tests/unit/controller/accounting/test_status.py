@@ -321,3 +321,14 @@ def test_the_total_of_steps_stays_while_a_round_changes() -> None:
     assert run_total(replace(records, progress={"a": replace(first, total=60)}), 100) == 60
     silent = replace(records, progress={"a": replace(first, total=0)})
     assert run_total(silent, 100) == 0, "another script says no total"
+
+
+def test_files_that_go_with_their_node_are_told_until_a_restart() -> None:
+    said = Event(40.0, "files", "model.pt is on this node alone: write elsewhere", "a")
+    restarted = Event(45.0, "restart", "restarted", "a")
+    for state in ("running", "succeeded"):
+        records = replace(RECORDS, job=Job(state, 42.0), events=(said,))  # type: ignore[arg-type]
+        (line,) = status("demo", Account(records, MACHINES), "", 50.0).warnings
+        assert line == f"a: {said.message}"
+    again = replace(records, events=(said, restarted))
+    assert status("demo", Account(again, MACHINES), "", 50.0).warnings == ()
