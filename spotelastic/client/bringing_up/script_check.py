@@ -29,10 +29,10 @@ READS = re.compile(
 )
 """Functions that read the file or folder that is their first argument, and methods of a path."""
 WRITES = re.compile(
-    r"(torch(vision)?|numpy|safetensors|matplotlib)\.(\w+\.)*save\w*"
+    r"(torch(vision)?|numpy|safetensors|matplotlib)\.(\w+\.)*save\w*|write_(text|bytes)"
     r"|.*\.(to_(csv|json|parquet|pickle)|save_(pretrained|to_disk)|savefig|tofile)"
 )
-"""Functions that write the file or folder that is their first or second argument."""
+"""Functions that write the file that is their first or second argument, and methods of a path."""
 PATTERN = re.compile(r"[*?\[\]{}%]")
 """What no file name has that is meant as it is written: it is a pattern, or becomes another."""
 OF_NODES = ("/dev/", "/etc/", "/opt/", "/proc/", "/sys/", "/tmp/", "/usr/", "/var/")
@@ -187,11 +187,8 @@ def _left_behind(job: ValidatedJob, uses: Sequence[tuple[Source, ast.Call, str]]
         return
     for path, (source, call, _) in {use[2]: use for use in reversed(uses)}.items():
         place = PurePosixPath(path)
-        if (
-            "://" in path
-            or str(place)[0] in "/~."
-            or any(place.is_relative_to(each) for each in kept)
-        ):
+        is_kept = any(place.is_relative_to(each) for each in kept)
+        if is_kept or "://" in path or str(place)[0] in "/~.":
             continue
         folder, name = place.parts[0], "" if kept else ", with --output DIR"
         todo = f"--output {folder}" if place.parts[1:] else f"write into $SPOTELASTIC_OUTPUT{name}"
@@ -243,14 +240,13 @@ def _does(source: Source, call: ast.Call, path: str) -> str:
     name, func = last_name(call.func), call.func
     own = _path(source, func.value) if isinstance(func, ast.Attribute) else ""
     module = dotted(func).partition(".")[0] in source.imported
-    first = _path(source, (call.args or [call])[0])
-    first = own if own or (isinstance(func, ast.Attribute) and not module) else first
+    method = own or (isinstance(func, ast.Attribute) and not module)
+    first = own if method else _path(source, (call.args or [call])[0])
     mode = argument(call, "mode", 0 if own else 1)
     if name in ("open", "File", "memmap") and mode and not ast.unparse(mode).startswith("'r"):
         return "writes" if first == path and ast.unparse(mode)[1:2] in [*"wax"] else ""
     if first == path and READS.fullmatch(name):
         return "reads"
-    given = next(filter(None, (_path(source, each) for each in call.args[:2])), "")
-    writes = own == path and name in ("write_text", "write_bytes")
-    writes |= given == path and WRITES.fullmatch(source.full_name(func) or f".{name}") is not None
-    return "writes" if writes else ""
+    given = own or next(filter(None, (_path(source, each) for each in call.args[:2])), "")
+    whole = name if own else source.full_name(func) or f".{name}"
+    return "writes" if given == path and WRITES.fullmatch(whole) else ""

@@ -83,7 +83,7 @@ def report(
             events,
             step_before(transition.before.last_at, points, ordinary),
             workers,
-            is_over=job.state in ENDED,
+            job,
         )
     ]
     rows = _with_restores(rows, events)
@@ -126,8 +126,7 @@ def _priced(
     events: Sequence[Event],
     ordinary: float,
     usage: Sequence[Usage],
-    *,
-    is_over: bool,
+    job: Job,
 ) -> list[Interruption]:
     """Return the rows with their price.
 
@@ -157,7 +156,7 @@ def _priced(
             first_step_at=(after.first_at or None) if after is not None else None,
             usd=usd if row is blamed or usd is None else 0.0,
             saved_step=saved,
-            committed=_is_committed(transition, events, is_over=is_over),
+            committed=_is_committed(transition, events, job),
             pause_s=_rounded(pause),
             steps_lost=lost if row is blamed or lost is None else 0,
             round=None if after is None else after.round.number,
@@ -187,7 +186,7 @@ def _source(transition: Transition) -> str:
     return "replica" if any(holder.replica for holder in resume.holders) else resume.kind
 
 
-def _is_committed(transition: Transition, events: Sequence[Event], *, is_over: bool) -> bool | None:
+def _is_committed(transition: Transition, events: Sequence[Event], job: Job) -> bool | None:
     """Whether the step that training resumed from is in the object store.
 
     None: not yet. It comes there with a commit, unless that is of a later step, or the job is over.
@@ -202,7 +201,7 @@ def _is_committed(transition: Transition, events: Sequence[Event], *, is_over: b
         return True
     resumed_at = transition.before.last_at
     passed = any(step > resume.step and at > resumed_at for step, at in commits.items())
-    return False if passed or is_over or resume.kind == "fresh" else None
+    return False if passed or job.state in ENDED or resume.kind == "fresh" else None
 
 
 def _reached(runs: Sequence[Run]) -> int:

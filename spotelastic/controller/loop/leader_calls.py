@@ -127,7 +127,6 @@ class LeaderCalls:
             {each.instance: each for each in usage_so_far},
             0.0 if status is None else status.at,
             None if status is None else status.short_since,
-            0 if status is None else status.total,
         )
 
     def job(self, types: tuple[str, ...], *, required: bool) -> JobRead | None:

@@ -93,8 +93,6 @@ class TakenOver:
     billed_at: float
     short_since: float | None
     """Since when the leader before saw fewer nodes than the job needs."""
-    total: int
-    """The step that the run ends with, as nodes had told it."""
 
 
 def groups_now(groups: Mapping[str, WorkerGroup], ended: Ended) -> dict[str, WorkerGroup]:
@@ -206,8 +204,7 @@ class LeaderState:
     def took_over(self, found: TakenOver, now: float) -> "LeaderState":
         known = self.job_read(found.job, now)
         view = replace(known.view, bill=found.bill, billed_at=found.billed_at)
-        taken = replace(known, view=view, taken_over=True, short_since=found.short_since)
-        return replace(taken, total=found.total)
+        return replace(known, view=view, taken_over=True, short_since=found.short_since)
 
     def job_read(self, read: JobRead, now: float) -> "LeaderState":
         wanted = self.view.job.read(read.stopping, read.spec, now)

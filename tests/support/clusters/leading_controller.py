@@ -327,7 +327,7 @@ class FakeCalls(LeaderCalls):
         return None
 
     def take_over(self) -> TakenOver:
-        return TakenOver(self.read, {}, 0.0, None, 0)
+        return TakenOver(self.read, {}, 0.0, None)
 
     def job(self, types: tuple[str, ...], *, required: bool) -> JobRead | None:
         return self.read
