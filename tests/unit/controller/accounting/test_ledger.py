@@ -142,10 +142,6 @@ def test_a_loss_first_seen_as_a_worker_failure_is_one_row() -> None:
     assert row.seen_after_s == pytest.approx(0.25)
     assert row.pause_s == pytest.approx(1.0 - STEP)
     assert row.committed is False, "the job is over"
-    assert only(story.report(state="running")).committed is None
-    story.tell("committed", epoch=2, step=45, at=story.now)
-    later = only(story.report(state="running"))
-    assert later.committed is False, "a later step was: this one will not be"
 
 
 def test_a_lost_node_is_a_loss_even_when_the_round_says_worker_and_nobody_reported_it() -> None:

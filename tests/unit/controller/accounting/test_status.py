@@ -327,7 +327,7 @@ def test_files_that_go_with_their_node_are_told_until_a_restart() -> None:
     said = Event(40.0, "files", "model.pt is on this node alone: write elsewhere", "a")
     restarted = Event(45.0, "restart", "restarted", "a")
     for state in ("running", "succeeded"):
-        records = replace(RECORDS, job=Job(state, 42.0), events=(said,))  # type: ignore[arg-type]
+        records = replace(RECORDS, job=Job(state, 42.0), events=(said,))
         (line,) = status("demo", Account(records, MACHINES), "", 50.0).warnings
         assert line == f"a: {said.message}"
     again = replace(records, events=(said, restarted))
