@@ -4,11 +4,13 @@ from dataclasses import replace
 from typing import Any
 
 from spotelastic_checkpoints.types import Schedule
+from support.clusters.leading_controller import CONFIG
 from support.store.memory_store import MemoryStore
 
-from spotelastic.cloud.model import Instance, InstanceState, Role
+from spotelastic.cloud.model import GroupNames, Instance, InstanceState, Role
 from spotelastic.controller.accounting.status import Account, run_total, status, step_time
 from spotelastic.controller.etcd.etcd_mirror import Mirror
+from spotelastic.controller.loop.leader_state import LeaderState
 from spotelastic.controller.model.observation import (
     REPLACED,
     DepartedNode,
@@ -321,6 +323,15 @@ def test_the_total_of_steps_stays_while_a_round_changes() -> None:
     assert run_total(replace(records, progress={"a": replace(first, total=60)}), 100) == 60
     silent = replace(records, progress={"a": replace(first, total=0)})
     assert run_total(silent, 100) == 0, "another script says no total"
+
+
+def test_a_leader_remembers_the_total_while_the_only_node_is_replaced() -> None:
+    told = replace(RECORDS, progress={"a": Progress("a", 3, 41, 40.0, step_time=0.5, total=100)})
+    leader = LeaderState.first(CONFIG, GroupNames("spot", "on-demand"), 1.0).counted(told, 41.0)
+    alone = replace(RECORDS, nodes={}, progress={})
+    leader = leader.counted(alone, 45.0)
+    assert status("demo", leader.account(alone, 45.0), "a", 45.0).total == 100
+    assert leader.notification_facts(alone, 45.0).total == 100
 
 
 def test_files_that_go_with_their_node_are_told_until_a_restart() -> None:
