@@ -166,7 +166,7 @@ def _files(job: ValidatedJob, code: Sequence[Source], folder: Path) -> Iterator[
         if path in passed or PurePosixPath(path) in shipped or "://" in path:
             continue
         passed.add(path)
-        if elsewhere and there and not (job.config.local or path.startswith(OF_NODES)):
+        if elsewhere and there and not (job.config.local or f"{path}/".startswith(OF_NODES)):
             why = "no node has: put it into this folder, or into a bucket (--read)"
         elif not elsewhere and there:
             why = (

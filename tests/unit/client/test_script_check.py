@@ -208,7 +208,7 @@ def test_files_that_are_read_and_not_shipped_are_told(look: Look, script: str, p
         "import os\nos.listdir('kept')\nos.listdir('.')",
         "import os\nif os.path.exists('cache.bin'):\n    open('cache.bin')",
         "import torch\ntorch.load('s3://bucket/model.pt')",
-        "open('/proc/meminfo')",
+        "import os\nopen('/proc/meminfo')\nos.listdir('/tmp')",
         "open('/nowhere/to/be/found')",
         "def f(path='data/train.bin'):\n    open(path)",
         "import sys\nopen(sys.argv[1])",
