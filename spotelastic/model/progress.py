@@ -334,7 +334,7 @@ class Interruption:
     saved_step: int | None = None
     """The step that training resumed from."""
     committed: bool | None = None
-    """Whether that step reached the object store."""
+    """Whether that step reached the object store; None: not yet, or no step is known."""
     pause_s: float | None = None
     """Seconds from the last step before to the first step after, less one ordinary step."""
     steps_lost: int | None = None

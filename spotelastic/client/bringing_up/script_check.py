@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
-from spotelastic.client.adapt.source import Source, argument, calls, last_name, nodes, root_name
+from spotelastic.client.adapt.source import Source, argument, calls, dotted, last_name, nodes
 from spotelastic.client.bringing_up import node_packages
 from spotelastic.client.bringing_up.node_packages import NodePackages, normal
 from spotelastic.client.config.validated_job import ValidatedJob
@@ -28,6 +28,13 @@ READS = re.compile(
     r"|r?glob|safe_open|File|(Image|Dataset)Folder"
 )
 """Functions that read the file or folder that is their first argument, and methods of a path."""
+WRITES = re.compile(
+    r"(torch(vision)?|numpy|safetensors|matplotlib)\.(\w+\.)*save\w*|write_(text|bytes)"
+    r"|.*\.(to_(csv|json|parquet|pickle)|save_(pretrained|to_disk)|savefig|tofile)"
+)
+"""Functions that write the file that is their first or second argument, and methods of a path."""
+PATTERN = re.compile(r"[*?\[\]{}%]")
+"""What no file name has that is meant as it is written: it is a pattern, or becomes another."""
 OF_NODES = ("/dev/", "/etc/", "/opt/", "/proc/", "/sys/", "/tmp/", "/usr/", "/var/")
 """Places that a node has, too."""
 LONGEST = 256
@@ -149,7 +156,8 @@ def _files(job: ValidatedJob, code: Sequence[Source], folder: Path) -> Iterator[
     shipped = {part for name in map(PurePosixPath, job.archive.names) for part in name.parents}
     shipped |= {PurePosixPath(name) for name in job.archive.names}
     uses = [(source, call, path) for source in code for call, path in _paths(source)]
-    read = [use for use in uses if _reads(*use)]
+    read = [use for use in uses if _does(*use) == "reads"]
+    yield from _left_behind(job, [use for use in uses if _does(*use) == "writes"])
     # What is written, or asked for first, the script may make by itself.
     passed = {use[2] for use in uses if use not in read}
     for source, call, path in read:
@@ -158,7 +166,7 @@ def _files(job: ValidatedJob, code: Sequence[Source], folder: Path) -> Iterator[
         if path in passed or PurePosixPath(path) in shipped or "://" in path:
             continue
         passed.add(path)
-        if elsewhere and there and not (job.config.local or path.startswith(OF_NODES)):
+        if elsewhere and there and not (job.config.local or f"{path}/".startswith(OF_NODES)):
             why = "no node has: put it into this folder, or into a bucket (--read)"
         elif not elsewhere and there:
             why = (
@@ -170,6 +178,21 @@ def _files(job: ValidatedJob, code: Sequence[Source], folder: Path) -> Iterator[
         else:
             continue
         yield f"{source.name}, line {call.lineno}: reads {path}, which {why}"
+
+
+def _left_behind(job: ValidatedJob, uses: Sequence[tuple[Source, ast.Call, str]]) -> Iterator[str]:
+    """Yield files that are written beside the script, and go with their node."""
+    kept = job.spec.settings.outputs
+    if any(calls(source.tree, "chdir") for source, _, _ in uses):
+        return
+    for path, (source, call, _) in {use[2]: use for use in reversed(uses)}.items():
+        place = PurePosixPath(path)
+        is_kept = any(place.is_relative_to(each) for each in kept)
+        if is_kept or "://" in path or str(place)[0] in "/~.":
+            continue
+        folder, name = place.parts[0], "" if kept else ", with --output DIR"
+        todo = f"--output {folder}" if place.parts[1:] else f"write into $SPOTELASTIC_OUTPUT{name}"
+        yield f"{source.name}, line {call.lineno}: writes {path}, which stays on its node: {todo}"
 
 
 # -- paths that are written as such --------------------------------------------------------------
@@ -189,7 +212,8 @@ def _path(source: Source, node: ast.AST, depth: int = 9) -> str:
     parts: list[ast.AST] = []
     match node:
         case ast.Constant(value=str(text)):
-            return text if text.isprintable() and len(text) < LONGEST else ""
+            is_path = text.isprintable() and len(text) < LONGEST and not PATTERN.search(text)
+            return text if is_path else ""
         case ast.Name(id="__file__"):
             return source.name
         case ast.Name():
@@ -211,13 +235,18 @@ def _path(source: Source, node: ast.AST, depth: int = 9) -> str:
     return str(whole) if found and all(found) else ""
 
 
-def _reads(source: Source, call: ast.Call, path: str) -> bool:
-    """Whether a call reads the path, which has to be there then."""
+def _does(source: Source, call: ast.Call, path: str) -> str:
+    """Return "reads" of a call that reads the path, which has to be there then, or "writes"."""
     name, func = last_name(call.func), call.func
     own = _path(source, func.value) if isinstance(func, ast.Attribute) else ""
+    module = dotted(func).partition(".")[0] in source.imported
+    method = own or (isinstance(func, ast.Attribute) and not module)
+    first = own if method else _path(source, (call.args or [call])[0])
     mode = argument(call, "mode", 0 if own else 1)
     if name in ("open", "File", "memmap") and mode and not ast.unparse(mode).startswith("'r"):
-        return False
-    method = own or (isinstance(func, ast.Attribute) and root_name(func) not in source.imported)
-    first = own if method else _path(source, (call.args or [call])[0])
-    return first == path and READS.fullmatch(name) is not None
+        return "writes" if first == path and ast.unparse(mode)[1:2] in [*"wax"] else ""
+    if first == path and READS.fullmatch(name):
+        return "reads"
+    given = own or next(filter(None, (_path(source, each) for each in call.args[:2])), "")
+    whole = name if own else source.full_name(func) or f".{name}"
+    return "writes" if given == path and WRITES.fullmatch(whole) else ""

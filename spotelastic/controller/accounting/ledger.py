@@ -83,6 +83,7 @@ def report(
             events,
             step_before(transition.before.last_at, points, ordinary),
             workers,
+            job,
         )
     ]
     rows = _with_restores(rows, events)
@@ -125,6 +126,7 @@ def _priced(
     events: Sequence[Event],
     ordinary: float,
     usage: Sequence[Usage],
+    job: Job,
 ) -> list[Interruption]:
     """Return the rows with their price.
 
@@ -154,7 +156,7 @@ def _priced(
             first_step_at=(after.first_at or None) if after is not None else None,
             usd=usd if row is blamed or usd is None else 0.0,
             saved_step=saved,
-            committed=_is_committed(transition, events),
+            committed=_is_committed(transition, events, job),
             pause_s=_rounded(pause),
             steps_lost=lost if row is blamed or lost is None else 0,
             round=None if after is None else after.round.number,
@@ -184,16 +186,22 @@ def _source(transition: Transition) -> str:
     return "replica" if any(holder.replica for holder in resume.holders) else resume.kind
 
 
-def _is_committed(transition: Transition, events: Sequence[Event]) -> bool | None:
-    """Whether the step that training resumed from is in the object store."""
+def _is_committed(transition: Transition, events: Sequence[Event], job: Job) -> bool | None:
+    """Whether the step that training resumed from is in the object store.
+
+    None: not yet. It comes there with a commit, unless that is of a later step, or the job is over.
+    """
     resume, after = transition.resume, transition.after
     if resume is None:
         return None
     if resume.kind == "store" or (after is not None and after.sent_back):
         return True  # nobody is sent back but to a commit
-    return any(
-        event.kind == "committed" and event.data.get("step") == resume.step for event in events
-    )
+    commits = {event.data.get("step", 0): event.at for event in events if event.kind == "committed"}
+    if resume.step in commits:
+        return True
+    resumed_at = transition.before.last_at
+    passed = any(step > resume.step and at > resumed_at for step, at in commits.items())
+    return False if passed or job.state in ENDED or resume.kind == "fresh" else None
 
 
 def _reached(runs: Sequence[Run]) -> int:

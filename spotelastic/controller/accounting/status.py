@@ -53,6 +53,8 @@ class Account:
     """Further warnings: what somebody has suspended, zones that are avoided, deaf receivers."""
     spec: JobSpec | None = None
     """The job's description as it was read last; None: not yet."""
+    total: int = 0
+    """The step that the run ends with, as nodes told last; 0: the script does not say."""
 
 
 def status(cluster: str, account: Account, etcd_leader: str, now: float) -> Status:
@@ -100,7 +102,7 @@ def status(cluster: str, account: Account, etcd_leader: str, now: float) -> Stat
         proof=rehearsals.proof(records.events),
         skipped=rehearsals.skipped(records.events),
         audit=rehearsals.audit(records.events),
-        total=max((each.total for each in told), default=0),
+        total=account.total,
         samples_per_second=sum(each.samples for each in told) / seconds if seconds else 0.0,
         pace=training_pace.pace(records.points, _newest(records, "restart")),
         began_at=records.points[0].at if records.points else 0.0,
@@ -138,6 +140,19 @@ def _newest_reports(records: Records) -> Sequence[Progress]:
     """
     newest = max((each.round for each in records.progress.values()), default=0)
     return [each for each in records.progress.values() if each.round == newest]
+
+
+def run_total(records: Records, known: int) -> int:
+    """Return the step that the run ends with, which was `known` before; 0: the script does not say.
+
+    Nodes tell it with their first step of a round. Until then it is what it was, but for a job that
+    was restarted: its arguments may be others.
+    """
+    told = _newest_reports(records)
+    if any(each.total or each.step_time for each in told):
+        return max(each.total for each in told)
+    stepped_at = records.points[-1].at if records.points else 0.0
+    return known if stepped_at >= _newest(records, "restart") else 0
 
 
 def _error(ended: Job | None) -> str:
@@ -186,6 +201,8 @@ def _warnings(records: Records) -> Iterable[str]:
         for event in records.events
         if event.kind == "version" and event.node in records.nodes
     )
+    told = [e for e in records.events if e.kind == "files" and e.at > _newest(records, "restart")]
+    yield from (f"{event.node}: {event.message}" for event in told[-1:])
     yield from _slow_replicas(records)
 
 

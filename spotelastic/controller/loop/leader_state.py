@@ -17,7 +17,7 @@ from spotelastic.cloud.model import (
     ZoneOffer,
 )
 from spotelastic.controller.accounting import rehearsals, training_pace, troubles, usage
-from spotelastic.controller.accounting.status import Account, reached
+from spotelastic.controller.accounting.status import Account, reached, run_total
 from spotelastic.controller.accounting.usage import Bill
 from spotelastic.controller.decisions import capacity, housekeeping, short_lives
 from spotelastic.controller.decisions.housekeeping import BOOT, ClusterState, Examine, Postpone
@@ -173,6 +173,8 @@ class LeaderState:
     taken_over: bool = False
     short_since: float | None = None
     """Since when there are fewer nodes than the job needs; None if there are enough."""
+    total: int = 0
+    """The step that the run ends with, as nodes told last; 0: the script does not say."""
     switch_at: float = 0.0
     """When the dead man's switch acts, as this leader has set it; 0: not set yet."""
     examined: frozenset[str] = frozenset()
@@ -240,7 +242,8 @@ class LeaderState:
         view, told = self.view, records.progress.values()
         training = records.of_round.keys() & records.nodes.keys()
         bill = usage.with_traffic(view.bill, told, training)
-        known = replace(self, view=replace(view, bill=bill))
+        total = run_total(records, self.total)
+        known = replace(self, view=replace(view, bill=bill), total=total)
         ended = records.job is not None and records.job.state in ENDED
         if ended or len(records.nodes) >= self.view.job.settings.min_nodes:
             return replace(known, short_since=None)
@@ -319,7 +322,7 @@ class LeaderState:
             round=round_,
             trained=round_ is not None and round_.phase == "started",
             step=reached(records),
-            total=max((each.total for each in records.progress.values()), default=0),
+            total=self.total,
             nodes=len(records.nodes),
             least=job.settings.min_nodes,
             short_since=self.short_since,
@@ -353,6 +356,7 @@ class LeaderState:
                 *undelivered,
             ),
             view.job.spec,
+            self.total,
         )
 
 

@@ -14,8 +14,8 @@ from spotelastic.web.server.app import application
 from spotelastic.web.server.source import TargetSource
 
 LOOPBACK = "127.0.0.1"
-GRACE = 1.0
-"""Seconds that open connections have at the end."""
+GRACE = 0.1
+"""Seconds that open pages have at the end, twice. A command that was given goes on to its end."""
 
 
 _heard = logging.getLogger(__name__)

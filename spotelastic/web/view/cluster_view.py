@@ -12,12 +12,11 @@ from typing import Literal
 from spotelastic.model.counting import UNPRICED, counted, dollars, loss, percent
 from spotelastic.model.estimate import ProgressEstimate, progress_of, roughly
 from spotelastic.model.headline import Headline, headlines, yet
-from spotelastic.model.in_place import Rehearsal
 from spotelastic.model.job import ENDED, TAKEN_DOWN
 from spotelastic.model.progress import Cost, Report, Status
 from spotelastic.web.view import rows, words
 from spotelastic.web.view.chart import LineChart, loss_chart
-from spotelastic.web.view.columns import GOODPUT
+from spotelastic.web.view.columns import GOODPUT, REHEARSAL
 from spotelastic.web.view.history import HistoryChart, history
 from spotelastic.web.view.published import PublishedCluster
 from spotelastic.web.view.rows import CheckpointRow, CostRow, EventRow, InterruptionRow, NodeRow
@@ -39,8 +38,6 @@ TONES: dict[str, Tone] = {
 }
 MOST_ROWS = 100
 """Interruptions and checkpoints that a page shows: the newest."""
-REHEARSED = {"equal": "the same", "noise": "same but for rounding", "different": "differ"}
-"""Words for what a step was that was made again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,8 +188,9 @@ def _figures(it: PublishedCluster, now: float) -> Iterator[KeyFigure]:
     if report is not None and report.job.steps_run:
         yield KeyFigure("Goodput", percent(report.goodput, 1), _repeated(report), GOODPUT)
     yield _checkpoint(it, now)
-    if status.rehearsal is not None:
-        yield _rehearsed(status.rehearsal)
+    if (found := status.rehearsal) is not None:
+        note = f"step {found.step:,} was made twice on {counted(found.ranks, 'rank')}"
+        yield KeyFigure("Rehearsal", "differs" if found.differs else "the same", note, REHEARSAL)
     if report is not None and report.fingerprint:
         its = words.plain(report.fingerprint)
         yield KeyFigure("Fingerprint", its[:8], its)
@@ -256,12 +254,6 @@ def _checkpoint(it: PublishedCluster, now: float) -> KeyFigure:
         committed = [latest.written.timestamp()]  # the same age as in the table
     age = words.ago(max(committed), now) if committed and status.state not in ENDED else ""
     return KeyFigure("Checkpoint", f"{newest:,}", age)
-
-
-def _rehearsed(found: Rehearsal) -> KeyFigure:
-    value = REHEARSED.get(found.outcome, words.plain(found.outcome))
-    where = f"step {found.step}, {counted(found.ranks, 'rank')}"
-    return KeyFigure("Steps made again", value, where)
 
 
 def _per_hour(cost: Cost, estimate: ProgressEstimate) -> str:

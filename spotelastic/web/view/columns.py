@@ -73,6 +73,7 @@ COSTS = (
     _number("per_hour", "Per hour", "Of what runs now, in US dollars"),
 )
 GOODPUT = "Share of the time between the first and the last step that went into steps that count"
+REHEARSAL = "A step is made again, as after an interruption: its result has to be the same"
 EVENTS = {
     "notice": "notice",
     "loss": "node lost",

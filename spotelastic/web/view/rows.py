@@ -25,6 +25,7 @@ from spotelastic.web.view.columns import EVENTS
 
 NONE = "–"
 """Stands where something is not known, or does not apply."""
+STORED = {True: "yes", False: "no", None: "not yet"}
 ALERTS = frozenset(
     {"notice", "rebalance", "leave", "unhealthy", "loss", "failure", "etcd", "limit", "boot"}
     | {TROUBLE}
@@ -174,7 +175,7 @@ def interruption(row: Interruption, now: float) -> InterruptionRow:
         source=words.plain(row.told_by) or NONE,
         seen_after=_seconds(row.seen_after_s),
         resumed_from=_resumed(row),
-        is_in_store={True: "yes", False: "no", None: NONE}[row.committed],
+        is_in_store=NONE if row.saved_step is None else STORED[row.committed],
         pause=_seconds(row.pause_s),
         repeated=_number(row.steps_lost),
         cost=NONE if row.usd is None else dollars(row.usd),

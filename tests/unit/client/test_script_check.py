@@ -206,12 +206,9 @@ def test_files_that_are_read_and_not_shipped_are_told(look: Look, script: str, p
     [
         "open('config.yaml')\nopen('./kept/here.txt')",
         "import os\nos.listdir('kept')\nos.listdir('.')",
-        "open('out.txt', 'w')\nopen('out.txt')",
         "import os\nif os.path.exists('cache.bin'):\n    open('cache.bin')",
-        "import torch\ntorch.save({}, 'model.pt')\ntorch.load('model.pt')",
-        "from pathlib import Path\nPath('log').write_text('x')",
         "import torch\ntorch.load('s3://bucket/model.pt')",
-        "open('/proc/meminfo')",
+        "import os\nopen('/proc/meminfo')\nos.listdir('/tmp')",
         "open('/nowhere/to/be/found')",
         "def f(path='data/train.bin'):\n    open(path)",
         "import sys\nopen(sys.argv[1])",
@@ -221,10 +218,72 @@ def test_files_that_are_read_and_not_shipped_are_told(look: Look, script: str, p
         "open('~nobody-of-this-name/data.bin')\nopen('a\\0b')\nopen('')",
         "import __main__",
         "import sys\nfrom pathlib import Path\nlog = Path(sys.argv[1])\nlog.open('a')",
+        "from pathlib import Path\nimport sysconfig\nPath(sysconfig.get_path('x')).glob('*.py')",
+        "import sys\nfrom pathlib import Path\nPath(sys.argv[1]).glob('sub')",
+        "import glob\nglob.glob('data-[0-9]?.bin')\nopen('part-%d.bin')\nopen('part-{}.bin')",
+        "i = 1\nopen(f'part-{i}.bin')\nopen('part-%d.bin' % i)\nopen('part-{}'.format(i))",
     ],
 )
 def test_other_files_are_passed_over(look: Look, script: str) -> None:
     assert look(script, {**IGNORED, **SHIPPED, "requirements.txt": "pyyaml"}) == []
+
+
+@pytest.mark.parametrize(
+    ("script", "path"),
+    [
+        ("import torch\ntorch.save({}, 'model.pt')\ntorch.load('model.pt')", "model.pt"),
+        ("import torch as t\nNAME = './model.pt'\nt.save({}, NAME)", "model.pt"),
+        ("from torch import save\nsave({}, 'model.pt')", "model.pt"),
+        ("from safetensors.torch import save_file\nsave_file({}, 'a.safetensors')",
+         "a.safetensors"),
+        ("import numpy as np\nnp.save('a.npy', [1])\nnp.load('a.npy')", "a.npy"),
+        ("import pandas\npandas.DataFrame().to_csv('a.csv', ';')", "a.csv"),
+        ("df = get()\ndf.to_csv('a.csv')", "a.csv"),
+        ("import matplotlib.pyplot as plt\nplt.savefig('a.png')", "a.png"),
+        ("open('out.txt', 'w')\nopen('out.txt')", "out.txt"),
+        ("open('out.txt', mode='ab')", "out.txt"),
+        ("open('out.txt', 'x')", "out.txt"),
+        ("from pathlib import Path\nPath('log').write_text('x')\nPath('log').open('a')", "log"),
+        ("from pathlib import Path\n(Path(__file__).parent / 'log').open('w')", "log"),
+    ],
+)  # fmt: skip
+def test_a_file_that_is_written_beside_the_script_is_told_once(
+    look: Look, script: str, path: str
+) -> None:
+    (line,) = look(script, {"requirements.txt": "pandas\nmatplotlib\nsafetensors"})
+    where = r"train\.py, line \d: writes " + re.escape(path) + ", which stays on its node: "
+    assert re.fullmatch(where + r"write into \$SPOTELASTIC_OUTPUT, with --output DIR", line)
+    (line,) = look(script, output=("out",))
+    assert re.fullmatch(where + r"write into \$SPOTELASTIC_OUTPUT", line), "it is set"
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "import torch\ntorch.save({}, '/tmp/model.pt')\ntorch.save({}, 's3://bucket/model.pt')",
+        "open('/dev/null', 'w')\nopen('../a', 'w')\nopen('~/a', 'w')\nopen('.cache/a', 'w')",
+        "import os, torch\ntorch.save({}, os.path.join(os.environ['SPOTELASTIC_OUTPUT'], 'm.pt'))",
+        "import os, pathlib\n"
+        "(pathlib.Path(os.environ.get('SPOTELASTIC_OUTPUT', '.')) / 'log').open('w')",
+        "import os, torch\nos.chdir(os.environ['SPOTELASTIC_OUTPUT'])\ntorch.save({}, 'm.pt')",
+        "import torch\ndef keep(path='model.pt'):\n    torch.save({}, path)",
+        "import torch\nfor i in range(3):\n    torch.save({}, f'model-{i}.pt')",
+        "import zipfile\nwith zipfile.ZipFile('kept/here.txt') as z:\n    z.open('a', 'w')",
+        "save({}, 'model.pt')\nself.save('model.pt')\nlog.write_text('done.txt')",
+        "open('config.yaml', 'rb')\nopen('config.yaml', mode=chosen)",
+        "import tempfile, torch\nwith tempfile.TemporaryDirectory() as d:\n"
+        "    torch.save({}, d + '/model.pt')",
+    ],
+)
+def test_what_is_kept_or_written_elsewhere_is_passed_over(look: Look, script: str) -> None:
+    assert look(script, SHIPPED) == []
+
+
+def test_a_file_in_a_folder_is_told_with_that_folder(look: Look) -> None:
+    script = "import torch\ntorch.save({}, 'runs/a/model.pt')"
+    (line,) = look(script)
+    assert line.endswith("writes runs/a/model.pt, which stays on its node: --output runs")
+    assert look(script, output=("runs",)) == []
 
 
 def test_files_that_are_nowhere_and_elsewhere_are_told(look: Look, tmp_path: Path) -> None:

@@ -53,7 +53,8 @@ def test_a_step_that_was_made_again(outcome: str) -> None:
     it = replace(PUBLISHED, status=status, events=(*PUBLISHED.events, told))
     view = cluster_view(it, NOW)
     differs = outcome == "different"
-    figure = ("Steps made again", "differ" if differs else "the same", "step 2, 3 ranks")
+    said = "differs" if differs else "the same"
+    figure = ("Rehearsal", said, "step 2 was made twice on 3 ranks")
     assert figure in [(each.name, each.value, each.note) for each in view.figures]
     told_first = view.headline.line if view.headline is not None else None
     assert told_first == ("step 2:\n  lr is <0.1>." if differs else None)

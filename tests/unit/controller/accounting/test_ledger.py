@@ -28,6 +28,9 @@ def test_a_noticed_node_costs_a_pause_but_no_step() -> None:
         "notice", "b", kind="spot_interruption", at=story.now - 2.0, seen_at=story.now - 1.5
     ).end()
     story.propose("drain", "ac", about="b", resume=memory(30)).train(60, after=1.0)
+    assert only(story.report(state="running")).committed is None, (
+        "it is on its way, or was taken over"
+    )
     story.tell("committed", epoch=1, step=30, at=story.now)
     row = only(story.report())
     assert (row.kind, row.node, row.saved_step, row.steps_lost) == ("spot_interruption", "b", 30, 0)
@@ -138,7 +141,7 @@ def test_a_loss_first_seen_as_a_worker_failure_is_one_row() -> None:
     assert (row.kind, row.node, row.saved_step, row.steps_lost) == ("loss", "b", 30, 7)
     assert row.seen_after_s == pytest.approx(0.25)
     assert row.pause_s == pytest.approx(1.0 - STEP)
-    assert row.committed is False
+    assert row.committed is False, "the job is over"
 
 
 def test_a_lost_node_is_a_loss_even_when_the_round_says_worker_and_nobody_reported_it() -> None:

@@ -178,3 +178,13 @@ def test_a_cluster_that_is_taken_down_interrupts_nobody() -> None:
     rows = story.report().interruptions
     assert [row.node for row in rows] == ["a", "b", "c"], "others went on"
     assert all(row.first_step_at is not None for row in rows)
+
+
+def test_a_step_that_a_later_commit_has_passed_does_not_come_into_the_store() -> None:
+    story = Story().propose("start", "ab").train(37, after=1.0)
+    story.tell("loss", "b", at=story.now, seen_at=story.now + 0.25).end()
+    story.propose("loss", "a", about="b", resume=memory(30)).train(50, after=0.7)
+    assert only(story.report(state="running")).committed is None
+    assert only(story.report(state="failed")).committed is False, "none follows"
+    story.tell("committed", epoch=2, step=45, at=story.now)
+    assert only(story.report(state="running")).committed is False

@@ -4,11 +4,13 @@ from dataclasses import replace
 from typing import Any
 
 from spotelastic_checkpoints.types import Schedule
+from support.clusters.leading_controller import CONFIG
 from support.store.memory_store import MemoryStore
 
-from spotelastic.cloud.model import Instance, InstanceState, Role
-from spotelastic.controller.accounting.status import Account, status, step_time
+from spotelastic.cloud.model import GroupNames, Instance, InstanceState, Role
+from spotelastic.controller.accounting.status import Account, run_total, status, step_time
 from spotelastic.controller.etcd.etcd_mirror import Mirror
+from spotelastic.controller.loop.leader_state import LeaderState
 from spotelastic.controller.model.observation import (
     REPLACED,
     DepartedNode,
@@ -306,3 +308,38 @@ def test_a_script_without_a_checkpointer_is_told_of_where_its_steps_would_be() -
     plain = replace(RECORDS, round=replace(ROUND, plain=2), progress={}, points=())
     (said,) = status("demo", Account(plain, {}), "", 5.0).warnings
     assert said.startswith("the script has entered no Checkpointer: its steps are not known")
+
+
+def test_the_total_of_steps_stays_while_a_round_changes() -> None:
+    first = Progress("a", 2, 41, 40.0, step_time=0.5, total=100)
+    records = replace(RECORDS, progress={"a": first})
+    assert run_total(records, 0) == 100
+    for told in ({}, {"a": replace(first, round=3, total=0, step_time=0.0)}):
+        begun = replace(records, progress=told)
+        assert run_total(begun, 100) == 100, "no node has made a step of the new round"
+        assert status("demo", Account(begun, MACHINES, total=100), "a", 50.0).total == 100
+        again = replace(begun, events=(Event(45.0, "restart", "restarted", "a"),))
+        assert run_total(again, 100) == 0, "its arguments may be others"
+    assert run_total(replace(records, progress={"a": replace(first, total=60)}), 100) == 60
+    silent = replace(records, progress={"a": replace(first, total=0)})
+    assert run_total(silent, 100) == 0, "another script says no total"
+
+
+def test_a_leader_remembers_the_total_while_the_only_node_is_replaced() -> None:
+    told = replace(RECORDS, progress={"a": Progress("a", 3, 41, 40.0, step_time=0.5, total=100)})
+    leader = LeaderState.first(CONFIG, GroupNames("spot", "on-demand"), 1.0).counted(told, 41.0)
+    alone = replace(RECORDS, nodes={}, progress={})
+    leader = leader.counted(alone, 45.0)
+    assert status("demo", leader.account(alone, 45.0), "a", 45.0).total == 100
+    assert leader.notification_facts(alone, 45.0).total == 100
+
+
+def test_files_that_go_with_their_node_are_told_until_a_restart() -> None:
+    said = Event(40.0, "files", "model.pt is on this node alone: write elsewhere", "a")
+    restarted = Event(45.0, "restart", "restarted", "a")
+    for state in ("running", "succeeded"):
+        records = replace(RECORDS, job=Job(state, 42.0), events=(said,))
+        (line,) = status("demo", Account(records, MACHINES), "", 50.0).warnings
+        assert line == f"a: {said.message}"
+    again = replace(records, events=(said, restarted))
+    assert status("demo", Account(again, MACHINES), "", 50.0).warnings == ()
