@@ -115,7 +115,7 @@ class Checkpointer(Saving):
         """Whether the script asks for a save of the epoch that is ending."""
         self._loops = Loops(self._own, lambda: self._last_step, self._load_again, self._tell)
         self._recording = recording.of_environment(
-            self._state, lambda: self._last_step, lambda: groups.rests
+            self._state, self._loops, self._own, lambda: groups.rests
         )
         loop = LoopParts(
             state=self._state,
@@ -226,6 +226,7 @@ class Checkpointer(Saving):
                 self._settle(self._entered()[1])
                 if well:
                     self._finish(*self._entered())
+                    self._recording.ended(self._entered()[1].page)
                     finished = True
         finally:
             if self._session is not None:
@@ -374,7 +375,7 @@ class Checkpointer(Saving):
         skips = self._steps.guard is not None and self._steps.guard.in_a_row > 0
         if not self._holds and (at_target or not skips):
             self._save_if_due(step, session, client, agreed=at_target)
-        self._recording.stepped(step, loss, client.page)
+        self._recording.stepped(step, loss, client.page, holds=self._holds)
         self._measuring.step_begins()
 
     def log(self, /, **values: Any) -> None:
@@ -413,6 +414,7 @@ class Checkpointer(Saving):
         if not self._commit_step():
             return False
         client.urge()
+        self._recording.ended(client.page)
         return True
 
     def wait(self, timeout: float = COMMIT_WITHIN) -> bool:

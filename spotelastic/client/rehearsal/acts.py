@@ -10,6 +10,7 @@ from spotelastic.client.rehearsal.changing import Changing
 from spotelastic.client.rehearsal.nodes import Launch, TooLong
 from spotelastic.client.rehearsal.records import SeenSteps, StepRecord
 from spotelastic.client.rehearsal.runs import Played, Runs, Until
+from spotelastic.model.in_place import SCHEDULER
 
 SMALL = 1e-9
 """Noise below which two runs are equal."""
@@ -51,21 +52,33 @@ class Acts:
         return answer.whole(self._runs.job, self._runs.ranks, self._plain, told, variables)
 
     def _acts(self) -> Iterator[tuple[str, Act]]:
-        """Yield the acts that are wanted. Those that take longest come first."""
-        job = self._runs.job
+        """Yield the acts that are wanted. Those that take longest come first.
+
+        One that is not possible has no name, and tells why.
+        """
+        job, epoch, last = self._runs.job, self._plain.record.epoch, self._plan.last
         only = job.only or rehearsal_plan.ACTS
+        further = f"--steps {epoch + rehearsal_plan.FEWEST}" if epoch > last else ""
         if "nodes" in only and self._runs.ranks > 1 and self._runs.has_gpus_for(3):
             yield "nodes go and come", self._changed
+        elif "nodes" in only:
+            yield _untried("nodes go and come", "it takes a process group, and 3 GPUs if any")
         if "stopped" in only:
             yield "stopped, and started again", self._stopped
+        if "stopped" in only and epoch and not self._plan.epoch:
+            why = further or "the script ends with it: give it arguments for more"
+            yield _untried(f"stopped after step {epoch}, at an epoch's end", why)
         if "killed" in only:
             yield "a worker killed in each stage of a step", self._killed
         made = rehearsal_plan.lengths(job.args, job.source, self._plan, job.more)
         if "longer" in only and made is not None:
             yield "made longer after its end", lambda: self._longer(made)
+        elif "longer" in only:
+            yield _untried("ended, and then made longer", further or '--more "--epochs 4"')
 
     def _guarded(self, name: str, act: Act) -> list[Row]:
-        self._runs.say(name)
+        if name:
+            self._runs.say(name)
         try:
             return act()
         except TooLong as error:
@@ -103,6 +116,9 @@ class Acts:
         for each in lost:
             self._lost.setdefault(each.name, each)
         facts = CauseFacts.of(plain, self._runs.job.source, self._plain.files, restarts=restarts)
+        # On what a scheduler says training depends, in steps that are not made here, too.
+        found = [*found, *(each for each in lost if self._carried[each.name] == SCHEDULER)]
+        found.sort(key=lambda each: each.step)
         row = answer.judged(act, found, steps, lost, facts, equal)
         if row.state == equal and played.failed:
             return Row(act, "failed", played.record.last, (played.failed,))
@@ -164,7 +180,7 @@ class Acts:
         told = runs.read_by_torch(folders[-1:])[str(folders[-1])]
         if "error" in told:
             return Row(STORED, "failed", what=(told["error"],))
-        ours = self._plain.record.by_place()[0, step].digests
+        ours = self._plain.record.by_place("step", "ended")[0, step].digests
         other = [
             f"{name} differs"
             for name, digest in told.items()
@@ -256,3 +272,7 @@ class Acts:
             return [Row(act, "not compared", what=(why,))]
         steps = (short.record.last + 1, plain.last)
         return [self._judge(act, leg(1, made.long), steps, plain=plain)]
+
+
+def _untried(act: str, why: str) -> tuple[str, Act]:
+    return "", lambda: [Row(act, "not tried", what=(why,))]

@@ -88,7 +88,7 @@ def is_state(name: str) -> bool:
 def noise(plain: StepRecord, again: StepRecord) -> Noise:
     """Return what two plain runs differ in."""
     found: dict[str, float | None] = {}
-    for each in differences(plain, again.steps, Noise()):
+    for each in differences(plain, again.lines, Noise()):
         before = found.get(each.name, 0.0)
         found[each.name] = None if each.size is None or before is None else max(before, each.size)
     return Noise(found)
@@ -100,19 +100,23 @@ def differences(
     """Return what differs from the plain run, on the same rank at the same step.
 
     A state that was restored is compared with the one at the end of its step, and counts for the
-    next one. All ranks may have restored what the first one had: buffers that torch copies from it.
+    next one. It may have what stands after a loop, or have yet to do that. All ranks may have
+    restored what the first one had: buffers that torch copies from it.
     """
-    places = plain.by_place()
+    places, ends = plain.by_place(), plain.by_place("step", "ended")
     found = []
     for line in lines:
-        ours = places.get((line.rank, line.step)) if line.digests else None
-        if ours is not None and ours.world == line.world:
+        step = places.get((line.rank, line.step)) if line.digests else None
+        if step is not None and step.world == line.world:
+            ours = step if line.kind == "step" else ends[line.rank, line.step]
             begin = places.get((line.rank, 1), ours)
-            first = places.get((0, line.step), ours).digests
+            first = ends.get((0, line.step), ours)
             for each in _between(ours, line, begin):
                 name = each.name
-                is_new = _is_restored(name, line) and line.digests.get(name) != first.get(name)
-                if (line.kind == "step" or is_new) and not noise.allows(each):
+                known = [at.digests.get(name) for at in (step, first)]
+                is_new = _is_restored(name, line) and line.digests.get(name) not in known
+                counts = _is_shared(name) if line.kind == "ended" else line.kind == "step" or is_new
+                if counts and not noise.allows(each):
                     found.append(each)
     return sorted(found, key=lambda each: (each.step, each.rank, _weight(each)))
 
@@ -152,7 +156,7 @@ def of_other_ranks(
     recorded = [line for line in lines if line.digests]
     had: dict[int, list[RecordedLine]] = {}
     for line in recorded:
-        if line.kind == "step":
+        if line.kind != "restored":
             had.setdefault(line.step, []).append(line)
     for line in recorded:
         ours = _first(plain, line.step)
@@ -166,7 +170,7 @@ def of_other_ranks(
                 and line.digests[each.name] not in [one.digests.get(each.name) for one in before]
                 and is_alike(before[0].digests.get(each.name, ""), line.digests[each.name])
             ]
-        elif ours and begin:
+        elif ours and begin and line.kind != "ended":
             found += [
                 each
                 for each in _between(ours, line, begin)

@@ -20,7 +20,7 @@ class RecordedLine:
     """What one process recorded at one moment: a step that counts, or a state that it restored."""
 
     kind: str
-    """"begin", "restored", "step" or "done"."""
+    """"begin", "restored", "step", "ended" (with what stands after its loop) or "done"."""
     at: float
     node: str
     rank: int
@@ -53,12 +53,18 @@ class StepRecord:
 
     @property
     def epoch(self) -> int:
-        """Steps of an epoch, where the state has an ElasticSampler; otherwise 0."""
+        """After how many steps the first epoch or loop ends; 0 where nothing tells."""
         return min((n for line in self.lines for n in line.epochs.values()), default=0)
 
-    def by_place(self) -> dict[tuple[int, int], RecordedLine]:
+    @property
+    def has_sampler(self) -> bool:
+        """Whether the state has an ElasticSampler."""
+        return any(name for line in self.lines for name in line.epochs)
+
+    def by_place(self, *kinds: str) -> dict[tuple[int, int], RecordedLine]:
         """Return the last recording of each step, by rank and step."""
-        return {(line.rank, line.step): line for line in self.steps}
+        wanted = kinds or ("step",)
+        return {(line.rank, line.step): line for line in self.lines if line.kind in wanted}
 
 
 def read(folders: Iterable[Path]) -> StepRecord:

@@ -20,6 +20,8 @@ from spotelastic.model.counting import counted
 SNAPSHOTS = 4
 """Steps between two snapshots, so that most faults strike between them."""
 CHECKPOINTS = 7
+STEPS = 20
+"""Steps that are usually made."""
 KEPT = "1000"
 """Checkpoints that are kept: the one that torch reads later is among them."""
 TORCH_WITHIN = 300.0
@@ -39,6 +41,7 @@ class RehearsedScript:
     source: str
     """Its text."""
     steps: int
+    """How many are made; 0: as many as reach past the first epoch, where that costs little."""
     ranks: int
     """How many ranks; 0: as many as it can have."""
     more: str = ""
@@ -115,7 +118,7 @@ class Runs:
     ) -> Played:
         """Run the script without interruptions."""
         self.say(f"the script without interruptions, on {counted(ranks, 'rank')}")
-        orders = {"steps": self.job.steps, **orders}
+        orders = {"steps": self.job.steps or STEPS, "exact": self.job.steps > 0, **orders}
         return self.run(self.launch(name, args=args, workers=ranks, orders=orders))
 
     def run(self, launch: Launch, until: Until | None = None, nodes: int = 1) -> Played:
@@ -134,7 +137,8 @@ class Runs:
             return until(seen) if until else seen.waits(ranks)
 
         try:
-            self.nodes.wait(is_over, f"step {self.job.steps} of the script")
+            last = (launch.orders or {})["steps"]
+            self.nodes.wait(is_over, f"step {last} of the script")
         finally:
             codes = [node.code for node in running]
             self.nodes.end(*running)

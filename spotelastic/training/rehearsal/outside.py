@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from spotelastic import torch_names
+from spotelastic.model.in_place import SCHEDULER
 from spotelastic.training.rehearsal import loop_names
 from spotelastic.training.state.generators import SavedGenerator, is_generator
 from spotelastic.training.state.rank_agreement import digest_of_value
@@ -220,6 +221,8 @@ def _bytes(held: Any) -> int:
 
 def _kind(value: Any) -> str:
     kind = type(value)
+    if isinstance(value, torch.optim.lr_scheduler.LRScheduler):
+        return SCHEDULER
     package = kind.__module__.partition(".")[0]
     named = package in ("numpy", "torch") and not isinstance(value, torch.nn.Module)
     return f"{package} {kind.__name__}" if named else kind.__name__
