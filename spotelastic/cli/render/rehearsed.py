@@ -71,8 +71,8 @@ def _besides(found: RehearsalAnswer) -> Iterator[str]:
     if not found.is_equal:
         yield "interruptions change what this script computes"
     else:
-        what = " that is trained, only these variables" if found.variables else ""
+        what, but = (" that is trained", ", only these variables") if found.variables else ("", "")
         reach = f" in the first {counted(found.steps, 'step')}" if found.steps else ""
         untried = [row.act for row in found.rows if row.state == "not tried"]
         more = f"; not tried: {'; '.join(untried)}" if untried else ""
-        yield f"interruptions change nothing{what}{reach}{more}"
+        yield f"interruptions change nothing{what}{reach}{but}{more}"

@@ -19,13 +19,6 @@ PACE = 0.4
 with.
 """
 STORED = "what is stored, read by torch.distributed.checkpoint"
-PLACES = {
-    "forward": "in forward",
-    "backward": "in backward",
-    "vote": "before the optimizer",
-    "optimizer": "after the optimizer",
-    "end": "at a step's end",
-}
 
 Act = Callable[[], list[Row]]
 
@@ -94,31 +87,24 @@ class Acts:
         *,
         restarts: bool = True,
         plain: StepRecord | None = None,
+        found: list[compare.StepDifference] | None = None,
+        equal: answer.State = "equal",
     ) -> Row:
-        """Return the row of an act on as many ranks as in the plain run, for some of its steps."""
-        plain = plain or self._plain.record
-        found = compare.differences(plain, played.record.lines, self._noise)
-        equal: answer.State = "noise" if self._noise.largest > SMALL else "equal"
-        return self._row(act, found, played, steps, equal, restarts=restarts, plain=plain)
+        """Return the row of an act for some of its steps.
 
-    def _row(
-        self,
-        act: str,
-        found: list[compare.StepDifference],
-        played: Played,
-        steps: tuple[int, int],
-        equal: answer.State,
-        *,
-        restarts: bool,
-        plain: StepRecord,
-    ) -> Row:
+        `found` is what differs; where it is not given, the ranks are as many as in the plain run.
+        """
+        plain = plain or self._plain.record
+        if found is None:
+            found = compare.differences(plain, played.record.lines, self._noise)
+            equal = "noise" if self._noise.largest > SMALL else "equal"
         lost = compare.lost(plain, played.record.lines, self._carried)
         for each in lost:
             self._lost.setdefault(each.name, each)
-        facts = CauseFacts.of(plain, self._runs.job.source, self._plain.files, restarts=restarts)
         # On what a scheduler says training depends, in steps that are not made here, too.
-        found = [*found, *(each for each in lost if self._carried[each.name] == SCHEDULER)]
-        found.sort(key=lambda each: each.step)
+        trains = (each for each in lost if self._carried[each.name] == SCHEDULER)
+        found = sorted((*found, *trains), key=lambda each: each.step)
+        facts = CauseFacts.of(plain, self._runs.job.source, self._plain.files, restarts=restarts)
         row = answer.judged(act, found, steps, lost, facts, equal)
         if row.state == equal and played.failed:
             return Row(act, "failed", played.record.last, (played.failed,))
@@ -150,7 +136,7 @@ class Acts:
                 storage="stopped",
                 every=step,
                 workers=self._runs.ranks,
-                orders={"steps": made.last, "exact": True, "gates": [step] if step else []},
+                orders={"steps": made.last, "gates": [step] if step else []},
                 seed=1 + number,
             )
             played = self._runs.run(launch, self._is_committed(launch, step) if step else None)
@@ -201,7 +187,6 @@ class Acts:
             restarts=100,
             orders={
                 "steps": made.last,
-                "exact": True,
                 "dies": made.kills,
                 "draws": str(self._plain.folder),
             },
@@ -210,7 +195,10 @@ class Acts:
         steps = pairwise([1, *(step for step, _ in made.kills[1:]), made.last + 1])
         return [
             self._judge(
-                f"a worker killed {PLACES[stage]}", played, (begin, end - 1), restarts=False
+                f"a worker killed {rehearsal_plan.STAGES[stage]}",
+                played,
+                (begin, end - 1),
+                restarts=False,
             )
             for (_, stage), (begin, end) in zip(made.kills, steps, strict=True)
         ]
@@ -218,14 +206,12 @@ class Acts:
     def _changed(self) -> list[Row]:
         """Kill a node, let two come, and let one leave with a notice."""
         made, plain = self._plan, self._plain.record
-        orders = {"steps": made.last, "exact": True}
         gates = [1, made.loses, *made.comes, made.leaves]
-        launch = self._runs.launch(
-            "changed", nodes="1:3", restarts=100, orders={**orders, "gates": gates, "pace": PACE}
-        )
+        orders = {"steps": made.last, "gates": gates, "pace": PACE}
+        launch = self._runs.launch("changed", nodes="1:3", restarts=100, orders=orders)
         played = Changing(self._runs, launch).play(made)
         # Three ranks need not share a batch evenly, which shows as much as rounding does.
-        three = self._runs.plain("three", 3, steps=made.last, exact=True).record
+        three = self._runs.plain("three", 3, steps=made.last).record
         allowed = compare.tolerance(plain, three)
         found = compare.of_other_ranks(plain, three, played.record.lines, allowed)
         equal: answer.State = "restored" if allowed is None else "rounding"
@@ -238,14 +224,13 @@ class Acts:
             ("a node leaves with a notice: 2 ranks", (made.leaves + 1, made.last)),
         )
         return [
-            self._row(act, found, played, steps, equal, restarts=False, plain=plain)
+            self._judge(act, played, steps, restarts=False, found=found, equal=equal)
             for act, steps in acts
         ]
 
     def _longer(self, made: rehearsal_plan.Lengths) -> list[Row]:
         """End a shorter run, and go on with more steps."""
         act, last = f"ended ({made.told}), and then made longer", self._plan.last
-        orders = {"steps": last, "exact": True}
 
         def leg(number: int, args: tuple[str, ...]) -> Played:
             return self._runs.run(
@@ -254,7 +239,7 @@ class Acts:
                     storage="longer",
                     args=args,
                     workers=self._runs.ranks,
-                    orders=orders,
+                    orders={"steps": last},
                     seed=1 + number,
                 )
             )
@@ -266,7 +251,7 @@ class Acts:
             return [Row(act, "not compared", what=(f"it does not end by step {last}: --steps",))]
         plain = self._plain.record
         if made.long != self._runs.job.args:
-            plain = self._runs.plain("long", self._runs.ranks, args=made.long, **orders).record
+            plain = self._runs.plain("long", self._runs.ranks, args=made.long, steps=last).record
         if found := compare.differences(plain, short.record.lines, self._noise):
             why = f"a shorter run trains otherwise since step {found[0].step}: {found[0]}"
             return [Row(act, "not compared", what=(why,))]

@@ -92,7 +92,8 @@ class CauseFacts:
         """Return the facts that a plain run and the script's text tell."""
         names = frozenset(name for line in plain.steps for name in line.digests if is_state(name))
         loads = "DataLoader" in source or ".batches(" in source
-        return cls(names, plain.has_sampler, tuple(files), loads, restarts)
+        has_sampler = any(name for line in plain.steps for name in line.epochs)
+        return cls(names, has_sampler, tuple(files), loads, restarts)
 
 
 def judged(

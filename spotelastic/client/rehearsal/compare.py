@@ -206,15 +206,19 @@ def carried(record: StepRecord, again: StepRecord) -> dict[str, str]:
 
 
 def counters(record: StepRecord) -> set[str]:
-    """Return the variables that count the steps, as a loop does from what `restore()` returns."""
+    """Return the variables that count steps or epochs, as a loop does from where it goes on."""
     lines = [line for line in record.steps if line.rank == 0]
 
-    def counts(name: str, line: RecordedLine) -> bool:
-        near = {str(line.step + each) for each in (-1, 0, 1)}
+    def counts(name: str, line: RecordedLine, every: int) -> bool:
+        near = {str((line.step + each) // every) for each in (-1, 0, 1)}
         return name in line.outside and line.outside[name][2] in near
 
-    names = lines[0].outside if lines else ()
-    return {name for name in names if all(counts(name, line) for line in lines)}
+    return {
+        name
+        for every in (1, record.epoch or 1)
+        for name in (lines[0].outside if lines else ())
+        if all(counts(name, line, every) for line in lines)
+    }
 
 
 def lost(

@@ -49,7 +49,8 @@ def rehearse(job: RehearsedScript, within: float, say: Callable[[str], None]) ->
 
 def _conduct(runs: Runs, pool: ThreadPoolExecutor) -> RehearsalAnswer:
     def twice(*names: str) -> list[Played]:
-        made = [pool.submit(runs.plain, name, runs.ranks, keeps=True) for name in names]
+        orders = {"keeps": True, "further": not runs.job.steps}
+        made = [pool.submit(runs.plain, name, runs.ranks, **orders) for name in names]
         return [each.result() for each in made]
 
     plain, again = twice("plain", "again")

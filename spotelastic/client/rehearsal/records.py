@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 _HEAD = re.compile(
-    rb'\{"kind": "(\w+)", "at": [\d.]+, "node": "[^"]*", "rank": (\d+), "world": (\d+)'
+    rb'\{"kind": "(\w+)", "at": [\d.]+, "rank": (\d+), "world": (\d+)'
     rb'(?:, "step": (\d+))?'
 )
 
@@ -22,7 +22,6 @@ class RecordedLine:
     kind: str
     """"begin", "restored", "step", "ended" (with what stands after its loop) or "done"."""
     at: float
-    node: str
     rank: int
     world: int
     step: int = 0
@@ -55,11 +54,6 @@ class StepRecord:
     def epoch(self) -> int:
         """After how many steps the first epoch or loop ends; 0 where nothing tells."""
         return min((n for line in self.lines for n in line.epochs.values()), default=0)
-
-    @property
-    def has_sampler(self) -> bool:
-        """Whether the state has an ElasticSampler."""
-        return any(name for line in self.lines for name in line.epochs)
 
     def by_place(self, *kinds: str) -> dict[tuple[int, int], RecordedLine]:
         """Return the last recording of each step, by rank and step."""
@@ -98,7 +92,7 @@ class SeenSteps:
             for line in whole.splitlines():
                 if found := _HEAD.match(line):
                     rank, world, step = (int(each or 0) for each in found.groups()[1:])
-                    self.heads.append(RecordedLine(found[1].decode(), 0.0, "", rank, world, step))
+                    self.heads.append(RecordedLine(found[1].decode(), 0.0, rank, world, step))
         return self
 
     def reached(self, step: int, ranks: int) -> bool:

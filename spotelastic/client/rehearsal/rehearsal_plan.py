@@ -8,8 +8,14 @@ FEWEST = 9
 """Steps below which there is no room for all faults."""
 ACTS = ("stopped", "killed", "nodes", "longer")
 """What can be tried."""
-STAGES = ("forward", "backward", "vote", "optimizer", "end")
-"""Where in a step a worker is killed (`training/rehearsal/recording.py`)."""
+STAGES = {
+    "forward": "in forward",
+    "backward": "in backward",
+    "vote": "before the optimizer",
+    "optimizer": "after the optimizer",
+    "end": "at a step's end",
+}
+"""Where in a step a worker is killed (`training/rehearsal/recording.py`), and for people."""
 _MEETS = re.compile(r"init_process_group|Accelerator|Trainer|Fabric|deepspeed|ElasticCallback")
 _STEPS = ("steps", "max_steps", "num_steps", "total_steps", "max_iters", "iterations", "iters")
 _EPOCHS = ("epochs", "num_epochs", "num_train_epochs", "max_epochs")

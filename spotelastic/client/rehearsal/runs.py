@@ -118,7 +118,7 @@ class Runs:
     ) -> Played:
         """Run the script without interruptions."""
         self.say(f"the script without interruptions, on {counted(ranks, 'rank')}")
-        orders = {"steps": self.job.steps or STEPS, "exact": self.job.steps > 0, **orders}
+        orders = {"steps": self.job.steps or STEPS, **orders}
         return self.run(self.launch(name, args=args, workers=ranks, orders=orders))
 
     def run(self, launch: Launch, until: Until | None = None, nodes: int = 1) -> Played:
@@ -137,8 +137,7 @@ class Runs:
             return until(seen) if until else seen.waits(ranks)
 
         try:
-            last = (launch.orders or {})["steps"]
-            self.nodes.wait(is_over, f"step {last} of the script")
+            self.nodes.wait(is_over, "the script's steps")
         finally:
             codes = [node.code for node in running]
             self.nodes.end(*running)

@@ -37,14 +37,10 @@ STAGES = ("forward", "backward", "vote", "optimizer", "end")
 """Where in a step a worker can be killed, in the order in which they are reached."""
 NUMBERS = 64
 """Elements of a tensor that are written down."""
-LONGEST = 3
-"""An epoch of up to so many times the usual steps is made whole."""
 CHEAP = 30.0
-"""Seconds within which a longer one is made whole, too."""
+"""Seconds within which the first epoch is made whole."""
 AFTER_EPOCH = 4
 """Steps that are made after the end of an epoch."""
-CHOSEN = "chosen-steps"
-"""File with the steps that all runs of a rehearsal make."""
 LOOK = 0.01
 _SERVERS = "spotelastic.training.parameter_server."
 
@@ -55,7 +51,7 @@ class Orders:
 
     folder: str
     """Where records go."""
-    steps: int
+    steps: int = 0
     """The step after which it waits to be ended."""
     dies: tuple[tuple[int, str], ...] = ()
     """Steps and stages in which the last rank kills itself, once."""
@@ -67,8 +63,8 @@ class Orders:
     """Least seconds between two steps of ranks that cannot rest. They agree on a step that is a
     second ahead, which would else come after the end.
     """
-    exact: bool = False
-    """Whether `steps` is final: an epoch is not made whole for it."""
+    further: bool = False
+    """Whether it makes more steps where that costs little, to the end of the first epoch."""
     keeps: bool = False
     """Whether random numbers are kept, for other runs of the rehearsal."""
     draws: str = ""
@@ -115,15 +111,13 @@ class Recording(NoRecording):
     _begun: bool = False
     _holds: bool = False
     """Whether the save of the last step waits for what stands after its loop."""
-    _first: float = 0.0
-    """When the first step was made."""
-    _epoch: int = 0
-    """The step with which the first epoch or loop ends."""
+    _first: tuple[float, int] | None = None
+    """When the first step was made, and the step with which its epoch or loop ends."""
 
     def begins(self) -> None:
         if not self._begun:
             self._begun = True
-            self._write("begin", epochs=self._epochs())
+            self._write("begin")
             if self.orders.dies:
                 register_optimizer_step_pre_hook(lambda *_: self._reach("vote"))
                 register_optimizer_step_post_hook(lambda *_: self._reach("optimizer"))
@@ -148,10 +142,9 @@ class Recording(NoRecording):
             },
             memory=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10,
             gpu=torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0,
-            epochs=self._epochs(),
+            epochs=(epochs := self._epochs()),
         )
-        self._first = self._first or time.monotonic()
-        self._epoch = self._epoch or min(self._epochs().values(), default=0)
+        self._first = self._first or (time.monotonic(), min(epochs.values(), default=0))
         self._holds = holds
         if not holds:
             self._passed(step, page)
@@ -204,13 +197,14 @@ class Recording(NoRecording):
 
     def _until(self, step: int) -> int:
         """Return the last step. Whoever asks first decides for all ranks of all runs."""
-        if self.orders.exact:
+        if not self.orders.further or self._first is None:
             return self.orders.steps
-        chosen = Path(self.orders.folder).parent / CHOSEN
+        chosen = Path(self.orders.folder).parent / "steps"
         if not chosen.exists():
-            seconds = (time.monotonic() - self._first) / max(step - 1, 1)
-            own = chosen.with_name(f"{CHOSEN}-{os.getpid()}")
-            own.write_text(str(reach(self.orders.steps, self._epoch, seconds)))
+            begun, epoch = self._first
+            seconds = (time.monotonic() - begun) / max(step - 1, 1)
+            own = chosen.with_suffix(f".{os.getpid()}")
+            own.write_text(str(reach(self.orders.steps, epoch, seconds)))
             with contextlib.suppress(FileExistsError):
                 os.link(own, chosen)
         return int(chosen.read_text())
@@ -219,7 +213,6 @@ class Recording(NoRecording):
         line = {
             "kind": kind,
             "at": time.time(),
-            "node": os.environ.get("SPOTELASTIC_NODE", ""),
             "rank": self.state.rank,
             "world": self.state.world_size,
             **more,
@@ -287,8 +280,7 @@ def reach(steps: int, epoch: int, seconds: float) -> int:
     That is done where it costs little, at so many seconds a step.
     """
     whole = epoch + AFTER_EPOCH
-    is_little = whole <= LONGEST * steps or whole * seconds <= CHEAP
-    return whole if epoch and steps < whole and is_little else steps
+    return whole if epoch and steps < whole and whole * seconds <= CHEAP else steps
 
 
 def _some(numbers: torch.Tensor) -> list[float]:
