@@ -114,9 +114,7 @@ class Checkpointer(Saving):
         self._wanted = False
         """Whether the script asks for a save of the epoch that is ending."""
         self._loops = Loops(self._own, lambda: self._last_step, self._load_again, self._tell)
-        self._recording = recording.of_environment(
-            self._state, self._loops, self._own, lambda: groups.rests
-        )
+        self._recording = recording.of_environment(self._state, self._loops, lambda: groups.rests)
         loop = LoopParts(
             state=self._state,
             groups=groups,

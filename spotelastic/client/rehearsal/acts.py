@@ -131,13 +131,9 @@ class Acts:
             stops[made.epoch] = f"the same after step {made.epoch}, at an epoch's end"
         record, failed = StepRecord(), ""
         for number, step in enumerate((*sorted(stops), 0)):
+            name, orders = f"stopped-{number}", {"steps": made.last, "gates": [step]}
             launch = self._runs.launch(
-                f"stopped-{number}",
-                storage="stopped",
-                every=step,
-                workers=self._runs.ranks,
-                orders={"steps": made.last, "gates": [step] if step else []},
-                seed=1 + number,
+                name, storage="stopped", every=step, orders=orders, seed=1 + number
             )
             played = self._runs.run(launch, self._is_committed(launch, step) if step else None)
             record, failed = StepRecord((*record.lines, *played.record.lines)), played.failed
@@ -166,7 +162,7 @@ class Acts:
         told = runs.read_by_torch(folders[-1:])[str(folders[-1])]
         if "error" in told:
             return Row(STORED, "failed", what=(told["error"],))
-        ours = self._plain.record.by_place("step", "ended")[0, step].digests
+        ours = self._plain.record.by_place("ended")[0, step].digests
         other = [
             f"{name} differs"
             for name, digest in told.items()
@@ -208,7 +204,7 @@ class Acts:
         made, plain = self._plan, self._plain.record
         gates = [1, made.loses, *made.comes, made.leaves]
         orders = {"steps": made.last, "gates": gates, "pace": PACE}
-        launch = self._runs.launch("changed", nodes="1:3", restarts=100, orders=orders)
+        launch = self._runs.launch("changed", nodes="1:3", workers=1, restarts=100, orders=orders)
         played = Changing(self._runs, launch).play(made)
         # Three ranks need not share a batch evenly, which shows as much as rounding does.
         three = self._runs.plain("three", 3, steps=made.last).record
@@ -233,15 +229,9 @@ class Acts:
         act, last = f"ended ({made.told}), and then made longer", self._plan.last
 
         def leg(number: int, args: tuple[str, ...]) -> Played:
+            name, orders = f"longer-{number}", {"steps": last}
             return self._runs.run(
-                self._runs.launch(
-                    f"longer-{number}",
-                    storage="longer",
-                    args=args,
-                    workers=self._runs.ranks,
-                    orders={"steps": last},
-                    seed=1 + number,
-                )
+                self._runs.launch(name, storage="longer", args=args, orders=orders, seed=1 + number)
             )
 
         short = leg(0, made.short)

@@ -103,7 +103,7 @@ def differences(
     next one. It may have what stands after a loop, or have yet to do that. All ranks may have
     restored what the first one had: buffers that torch copies from it.
     """
-    places, ends = plain.by_place(), plain.by_place("step", "ended")
+    places, ends = plain.by_place(), plain.by_place("ended")
     found = []
     for line in lines:
         step = places.get((line.rank, line.step)) if line.digests else None

@@ -55,10 +55,16 @@ class StepRecord:
         """After how many steps the first epoch or loop ends; 0 where nothing tells."""
         return min((n for line in self.lines for n in line.epochs.values()), default=0)
 
-    def by_place(self, *kinds: str) -> dict[tuple[int, int], RecordedLine]:
-        """Return the last recording of each step, by rank and step."""
-        wanted = kinds or ("step",)
-        return {(line.rank, line.step): line for line in self.lines if line.kind in wanted}
+    @property
+    def pace(self) -> float:
+        """Seconds that a step has taken."""
+        times = [line.at for line in self.steps]
+        return (times[-1] - times[0]) / self.last
+
+    def by_place(self, *more: str) -> dict[tuple[int, int], RecordedLine]:
+        """Return the last recording of each step, by rank and step; of `more` kinds, too."""
+        kinds = ("step", *more)
+        return {(line.rank, line.step): line for line in self.lines if line.kind in kinds}
 
 
 def read(folders: Iterable[Path]) -> StepRecord:

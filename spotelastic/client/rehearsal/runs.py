@@ -20,8 +20,6 @@ from spotelastic.model.counting import counted
 SNAPSHOTS = 4
 """Steps between two snapshots, so that most faults strike between them."""
 CHECKPOINTS = 7
-STEPS = 20
-"""Steps that are usually made."""
 KEPT = "1000"
 """Checkpoints that are kept: the one that torch reads later is among them."""
 TORCH_WITHIN = 300.0
@@ -102,6 +100,7 @@ class Runs:
         if workdir is None:
             workdir = self.base / name / "folder"
             self._stamps[workdir] = copies.copy(self.job.folder, workdir)
+        more.setdefault("workers", self.ranks)
         intervals = f"--snapshot-every={SNAPSHOTS}", f"--checkpoint-every={every or CHECKPOINTS}"
         return Launch(
             run=storage or name,
@@ -118,7 +117,7 @@ class Runs:
     ) -> Played:
         """Run the script without interruptions."""
         self.say(f"the script without interruptions, on {counted(ranks, 'rank')}")
-        orders = {"steps": self.job.steps or STEPS, **orders}
+        orders = {"steps": self.job.steps or rehearsal_plan.STEPS, **orders}
         return self.run(self.launch(name, args=args, workers=ranks, orders=orders))
 
     def run(self, launch: Launch, until: Until | None = None, nodes: int = 1) -> Played:

@@ -5,7 +5,6 @@ writes a file of JSON lines: what it has restored, and a fingerprint of each ste
 and compares them (`spotelastic/client/rehearsal/`).
 """
 
-import contextlib
 import json
 import os
 import pickle
@@ -29,7 +28,6 @@ from spotelastic.training.data import randomness
 from spotelastic.training.data.sampler import ElasticSampler
 from spotelastic.training.rehearsal import fingerprint, outside
 from spotelastic.training.restore.loops import Loops
-from spotelastic.training.restore.own_values import OwnValues
 from spotelastic.training.state.state import State
 
 VARIABLE = "SPOTELASTIC_REHEARSAL"
@@ -37,10 +35,6 @@ STAGES = ("forward", "backward", "vote", "optimizer", "end")
 """Where in a step a worker can be killed, in the order in which they are reached."""
 NUMBERS = 64
 """Elements of a tensor that are written down."""
-CHEAP = 30.0
-"""Seconds within which the first epoch is made whole."""
-AFTER_EPOCH = 4
-"""Steps that are made after the end of an epoch."""
 LOOK = 0.01
 _SERVERS = "spotelastic.training.parameter_server."
 
@@ -63,8 +57,6 @@ class Orders:
     """Least seconds between two steps of ranks that cannot rest. They agree on a step that is a
     second ahead, which would else come after the end.
     """
-    further: bool = False
-    """Whether it makes more steps where that costs little, to the end of the first epoch."""
     keeps: bool = False
     """Whether random numbers are kept, for other runs of the rehearsal."""
     draws: str = ""
@@ -104,15 +96,12 @@ class Recording(NoRecording):
     orders: Orders
     state: State
     loops: Loops
-    own: OwnValues
     rests: Callable[[], bool]
     """Whether this process goes on when nodes come and go."""
     _watched: "WeakSet[torch.nn.Module]" = field(default_factory=WeakSet)
     _begun: bool = False
     _holds: bool = False
     """Whether the save of the last step waits for what stands after its loop."""
-    _first: tuple[float, int] | None = None
-    """When the first step was made, and the step with which its epoch or loop ends."""
 
     def begins(self) -> None:
         if not self._begun:
@@ -142,9 +131,8 @@ class Recording(NoRecording):
             },
             memory=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10,
             gpu=torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0,
-            epochs=(epochs := self._epochs()),
+            epochs=self._epochs(),
         )
-        self._first = self._first or (time.monotonic(), min(epochs.values(), default=0))
         self._holds = holds
         if not holds:
             self._passed(step, page)
@@ -160,13 +148,13 @@ class Recording(NoRecording):
         """Wait or die after a step, if that was ordered. Its save is made, if one was due."""
         if self.orders.keeps:
             kept = self._random(self.orders.folder, step)
-            kept.write_bytes(pickle.dumps(self.own.drawn(step)))
+            kept.write_bytes(pickle.dumps(self.loops.own.drawn(step)))
         self._reach("end", step)
         if not self.rests():
             time.sleep(self.orders.pace)
         if step in self.orders.gates:
             self._await(f"open-{step}", lambda: page.target >= step)
-        if step >= self.orders.steps and step >= self._until(step):
+        if step >= self.orders.steps:
             self._write("done", step=step)
             self._await("end", lambda: False)
         self._watch()
@@ -194,20 +182,6 @@ class Recording(NoRecording):
         values = self.state.values.items()
         found = {name: len(each) for name, each in values if isinstance(each, ElasticSampler)}
         return found | ({"": self.loops.total} if self.loops.total else {})
-
-    def _until(self, step: int) -> int:
-        """Return the last step. Whoever asks first decides for all ranks of all runs."""
-        if not self.orders.further or self._first is None:
-            return self.orders.steps
-        chosen = Path(self.orders.folder).parent / "steps"
-        if not chosen.exists():
-            begun, epoch = self._first
-            seconds = (time.monotonic() - begun) / max(step - 1, 1)
-            own = chosen.with_suffix(f".{os.getpid()}")
-            own.write_text(str(reach(self.orders.steps, epoch, seconds)))
-            with contextlib.suppress(FileExistsError):
-                os.link(own, chosen)
-        return int(chosen.read_text())
 
     def _write(self, kind: str, **more: Any) -> None:
         line = {
@@ -263,7 +237,6 @@ class Recording(NoRecording):
 def of_environment(
     state: State,
     loops: Loops,
-    own: OwnValues,
     rests: Callable[[], bool],
     environ: Mapping[str, str] = os.environ,
 ) -> NoRecording:
@@ -271,16 +244,7 @@ def of_environment(
     text = environ.get(VARIABLE)
     if not text:
         return NoRecording()
-    return Recording(Orders(**json.loads(text)), state, loops, own, rests)
-
-
-def reach(steps: int, epoch: int, seconds: float) -> int:
-    """Return how many steps are made: those that are usual, or past the end of the first epoch.
-
-    That is done where it costs little, at so many seconds a step.
-    """
-    whole = epoch + AFTER_EPOCH
-    return whole if epoch and steps < whole and whole * seconds <= CHEAP else steps
+    return Recording(Orders(**json.loads(text)), state, loops, rests)
 
 
 def _some(numbers: torch.Tensor) -> list[float]:

@@ -60,7 +60,6 @@ class Saving:
     _from_memory: Resume | None = None
     """Where in memory all ranks have restored what they have, until it is saved again."""
     _recording = NoRecording()
-    """What a rehearsal is told."""
     _holds = False
     """Whether the save of the last step waits for what the script does after its loop."""
 

@@ -20,10 +20,9 @@ class Page:
 
 
 def of(state: State, orders: str = "") -> recording.NoRecording:
-    own = OwnValues()
-    loops = Loops(own, lambda: 1, lambda _: None, lambda _: None)
+    loops = Loops(OwnValues(), lambda: 1, lambda _: None, lambda _: None)
     environ = {recording.VARIABLE: orders} if orders else {}
-    return recording.of_environment(state, loops, own, lambda: True, environ)
+    return recording.of_environment(state, loops, lambda: True, environ)
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
@@ -71,13 +70,6 @@ def test_what_waits_for_a_save_waits_until_what_stands_after_the_loop_is_done(
         ("step", "1"),
         ("ended", "2"),
     ]
-
-
-def test_steps_reach_past_the_first_epoch_where_that_costs_little() -> None:
-    assert recording.reach(20, 100, 0.1) == 104
-    assert recording.reach(20, 32, 9.0) == 36  # as few as this are always made
-    assert recording.reach(20, 100, 3.0) == 20
-    assert recording.reach(20, 6, 0.1) == recording.reach(20, 0, 0.1) == 20
 
 
 def test_outside_of_a_rehearsal_nothing_is_recorded(tmp_path: Path) -> None:
