@@ -74,5 +74,5 @@ def _besides(found: RehearsalAnswer) -> Iterator[str]:
         what, but = (" that is trained", ", only these variables") if found.variables else ("", "")
         reach = f" in the first {counted(found.steps, 'step')}" if found.steps else ""
         untried = [f"{row.act} ({row.what[0]})" for row in found.rows if row.state == "not tried"]
-        more = f"; not tried: {'; '.join(untried)}" if untried else ""
-        yield f"interruptions change nothing{what}{reach}{but}{more}"
+        rest = f"; not tried: {'; '.join(untried)}" if untried else ""
+        yield f"interruptions change nothing{what}{reach}{but}{rest}"

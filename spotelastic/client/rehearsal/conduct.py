@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from spotelastic.client.rehearsal import copies, rehearsal_plan, without
 from spotelastic.client.rehearsal.acts import Acts
@@ -48,7 +49,7 @@ def rehearse(job: RehearsedScript, within: float, say: Callable[[str], None]) ->
 
 
 def _conduct(runs: Runs, pool: ThreadPoolExecutor) -> RehearsalAnswer:
-    def twice(*names: str, **orders: int) -> list[Played]:
+    def twice(*names: str, **orders: Any) -> list[Played]:
         made = [pool.submit(runs.plain, name, runs.ranks, keeps=True, **orders) for name in names]
         return [each.result() for each in made]
 

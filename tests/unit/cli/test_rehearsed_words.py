@@ -1,5 +1,7 @@
 """What is said of a rehearsal claims no more than was tried."""
 
+from io import StringIO
+
 from rich.console import Console
 
 from spotelastic.cli.render.rehearsed import rehearsed
@@ -7,7 +9,7 @@ from spotelastic.client.rehearsal.answer import LostVariable, RehearsalAnswer, R
 
 
 def said(*rows: Row, steps: int = 20, variables: tuple[LostVariable, ...] = ()) -> list[str]:
-    console = Console(width=200, record=True, quiet=True)
+    console = Console(width=200, record=True, file=StringIO())
     console.print(rehearsed(RehearsalAnswer("train.py", 2, steps, rows, variables)))
     return [line.rstrip() for line in console.export_text().splitlines()]
 
