@@ -444,6 +444,12 @@ class Checkpointer(Saving):
         _, client, _ = self._entered()
         return client.page.target > self._last_step or client.page.deadline > 0
 
+    def _save_held(self) -> None:
+        holds = self._holds
+        super()._save_held()
+        if holds:
+            self._recording.ended(self._entered()[1].page)
+
     def _keep(self) -> Resume | None:
         session, client, plan = self._entered()
         self._settle(client)

@@ -18,7 +18,6 @@ from spotelastic_checkpoints.types import Resume
 
 from spotelastic.errors import UsageError
 from spotelastic.model.in_place import FINGERPRINT
-from spotelastic.training.rehearsal.recording import NoRecording
 from spotelastic.training.runtime import last_step, step_numbers
 from spotelastic.training.runtime.conditions import has_virtual_ranks
 from spotelastic.training.runtime.session import Ranks, WorkerSession
@@ -59,7 +58,6 @@ class Saving:
     """The last step of which it was told that the state has changed since its save."""
     _from_memory: Resume | None = None
     """Where in memory all ranks have restored what they have, until it is saved again."""
-    _recording = NoRecording()
     _holds = False
     """Whether the save of the last step waits for what the script does after its loop."""
 
@@ -213,7 +211,6 @@ class Saving:
         if holds:
             session, client, _ = self._entered()
             self._save_if_due(self._last_step, session, client, agreed=False)
-            self._recording.ended(client.page)
 
     def _save_restored(self) -> None:
         """Save a step that all ranks have restored from memory, if a lost node would end that.
