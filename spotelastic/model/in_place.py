@@ -121,6 +121,8 @@ SICK = "sick"
 """Outcome of such an audit, as the node tells whose result differs from those of the others."""
 SKIPPED = "skipped"
 """Kind of the events that tell of a step that was skipped, or from which the run goes back."""
+SCHEDULER = "learning-rate scheduler"
+"""What `spotelastic rehearse` calls a variable of this kind: training depends on it."""
 TOLD_KINDS = (REHEARSED, PROVEN, SKIPPED, AUDITED, FINGERPRINT)
 """Kinds of those that tell what was found of a step. A later version may tell of others."""
 

@@ -114,9 +114,7 @@ class Checkpointer(Saving):
         self._wanted = False
         """Whether the script asks for a save of the epoch that is ending."""
         self._loops = Loops(self._own, lambda: self._last_step, self._load_again, self._tell)
-        self._recording = recording.of_environment(
-            self._state, lambda: self._last_step, lambda: groups.rests
-        )
+        self._recording = recording.of_environment(self._state, self._loops, lambda: groups.rests)
         loop = LoopParts(
             state=self._state,
             groups=groups,
@@ -229,6 +227,7 @@ class Checkpointer(Saving):
                 self._settle(self._entered()[1])
                 if well:
                     self._finish(*self._entered())
+                    self._recording.ended(self._entered()[1].page)
                     finished = True
         finally:
             if self._session is not None:
@@ -379,7 +378,7 @@ class Checkpointer(Saving):
         skips = self._steps.guard is not None and self._steps.guard.in_a_row > 0
         if not self._holds and (at_target or not skips):
             self._save_if_due(step, session, client, agreed=at_target)
-        self._recording.stepped(step, loss, client.page)
+        self._recording.stepped(step, loss, client.page, holds=self._holds)
         self._measuring.step_begins()
 
     def log(self, /, **values: Any) -> None:
@@ -418,6 +417,7 @@ class Checkpointer(Saving):
         if not self._commit_step():
             return False
         client.urge()
+        self._recording.ended(client.page)
         return True
 
     def wait(self, timeout: float = COMMIT_WITHIN) -> bool:
@@ -448,6 +448,12 @@ class Checkpointer(Saving):
         """
         _, client, _ = self._entered()
         return client.page.target > self._last_step or client.page.deadline > 0
+
+    def _save_held(self) -> None:
+        holds = self._holds
+        super()._save_held()
+        if holds:
+            self._recording.ended(self._entered()[1].page)
 
     def _keep(self) -> Resume | None:
         session, client, plan = self._entered()

@@ -169,6 +169,71 @@ def test_each_kind_of_fault_is_named_with_its_cause(tmp_path: Path, fault: str) 
     check(tmp_path, fault)
 
 
+EPOCHS = SCRIPT.replace(
+    """    for step in checkpoint.steps(9):
+        with step:
+""",
+    """    for epoch in checkpoint.epochs(2, len(sampler)):
+      for step in checkpoint.steps((epoch + 1) * len(sampler)):
+        with step:
+""",
+).replace(
+    """            scheduler.step()
+            step.loss = loss
+""",
+    """            step.loss = loss
+      scheduler.step()
+""",
+)
+BETWEEN = "the same after step 6, at an epoch's end"
+
+
+@pytest.mark.soak
+def test_a_script_is_stopped_at_the_end_of_an_epoch_whose_save_waits_for_it(tmp_path: Path) -> None:
+    flags = "--only", "stopped", "--ranks", "1", "--act-within", "60"
+    found = rehearse(tmp_path, EPOCHS, *flags)
+    assert found.code == 0, found
+    assert found.rows[BETWEEN] == "equal"
+    assert set(found.rows.values()) == {"equal"}
+    assert found.told["variables"] == []
+
+
+@pytest.mark.soak
+def test_a_scheduler_of_epochs_that_nobody_saves_is_named_at_the_first_step_after_one(
+    tmp_path: Path,
+) -> None:
+    script = EPOCHS.replace('"scheduler": scheduler, ', "").replace(
+        "StepLR(optimizer, 2", "StepLR(optimizer, 9"
+    )
+    found = rehearse(tmp_path, script, "--only", "stopped", "--ranks", "1", "--act-within", "60")
+    assert found.code == 1, found
+    [row] = [row for row in found.told["rows"] if row["state"] == "different"]
+    assert (row["act"], row["since"]) == (BETWEEN, 7)
+    assert "`scheduler`" in row["cause"]
+
+
+@pytest.mark.soak
+def test_what_was_not_tried_is_told_with_the_steps_that_it_takes(tmp_path: Path) -> None:
+    script = EPOCHS.replace("global_batch=8", "global_batch=4")
+    found = rehearse(tmp_path, script, "--steps", "9", "--only", "stopped,longer", "--ranks", "1")
+    assert found.code == 0, found
+    untried = [row for row in found.told["rows"] if row["state"] == "not tried"]
+    assert [row["act"] for row in untried] == [
+        "stopped after step 12, at an epoch's end",
+        "ended, and then made longer",
+    ]
+    assert {what for row in untried for what in row["what"]} == {"--steps 21"}
+
+
+@pytest.mark.soak
+def test_the_first_epoch_is_made_whole_where_that_costs_little(tmp_path: Path) -> None:
+    script = EPOCHS.replace("global_batch=8", "global_batch=2")
+    found = rehearse(tmp_path, script, "--only", "stopped", "--ranks", "1")
+    assert found.code == 0, found
+    assert found.told["steps"] == 33
+    assert found.rows["the same after step 24, at an epoch's end"] == "equal"
+
+
 PLAIN = """
 import os
 import torch

@@ -165,14 +165,14 @@ def rehearse(
         list[str] | None, typer.Argument(help="The script's own arguments.", show_default=False)
     ] = None,
     steps: Annotated[
-        int,
+        int | None,
         typer.Option(
             min=9,
             metavar="N",
-            help="How many steps each act makes. An epoch of up to three times as many is made "
-            "whole.",
+            help="How many steps each act makes.",
+            show_default="20, or past the end of the first epoch where that takes little time",
         ),
-    ] = 20,
+    ] = None,
     ranks: Annotated[
         int | None,
         typer.Option(
@@ -217,7 +217,7 @@ def rehearse(
     from spotelastic.client.rehearsal.runs import RehearsedScript
 
     words, source = without_guard(tuple(args or ())), _source(script)
-    what = Path.cwd(), str(script), words, source, steps, ranks or 0, more
+    what = Path.cwd(), str(script), words, source, steps or 0, ranks or 0, more
     job = RehearsedScript(*what, conduct.gpus(), _acts(only))
     with Signals() as signals:
         try:

@@ -15,7 +15,6 @@ _WORDS = {
     "rounding": "equal up to rounding",
     "restored": "continues from the right state *",
     "failed": "FAILED",
-    "not compared": "not compared",
 }
 _FILES = 5
 
@@ -35,13 +34,13 @@ def rehearsed(found: RehearsalAnswer) -> RenderableType:
 def _word(row: Row) -> str:
     if row.state == "different":
         return f"DIFFERENT since step {row.since}" if row.since else "DIFFERENT"
-    if row.state == "not compared":
-        return f"not compared: {'; '.join(row.what)}"
+    if row.state.startswith("not "):
+        return f"{row.state}: {'; '.join(row.what)}"
     return _WORDS[row.state]
 
 
 def _below(row: Row) -> Iterator[str]:
-    if row.state != "not compared":
+    if not row.state.startswith("not "):
         yield from (f"  {line}" for line in row.what)
     if row.cause:
         yield f"  probably: {row.cause}"
@@ -71,7 +70,9 @@ def _besides(found: RehearsalAnswer) -> Iterator[str]:
         )
     if not found.is_equal:
         yield "interruptions change what this script computes"
-    elif found.variables:
-        yield "interruptions change nothing that is trained, only these variables"
     else:
-        yield "interruptions change nothing"
+        what, but = (" that is trained", ", only these variables") if found.variables else ("", "")
+        reach = f" in the first {counted(found.steps, 'step')}" if found.steps else ""
+        untried = [f"{row.act} ({row.what[0]})" for row in found.rows if row.state == "not tried"]
+        rest = f"; not tried: {'; '.join(untried)}" if untried else ""
+        yield f"interruptions change nothing{what}{reach}{but}{rest}"

@@ -10,6 +10,7 @@ from spotelastic.client.rehearsal.changing import Changing
 from spotelastic.client.rehearsal.nodes import Launch, TooLong
 from spotelastic.client.rehearsal.records import SeenSteps, StepRecord
 from spotelastic.client.rehearsal.runs import Played, Runs, Until
+from spotelastic.model.in_place import SCHEDULER
 
 SMALL = 1e-9
 """Noise below which two runs are equal."""
@@ -18,13 +19,6 @@ PACE = 0.4
 with.
 """
 STORED = "what is stored, read by torch.distributed.checkpoint"
-PLACES = {
-    "forward": "in forward",
-    "backward": "in backward",
-    "vote": "before the optimizer",
-    "optimizer": "after the optimizer",
-    "end": "at a step's end",
-}
 
 Act = Callable[[], list[Row]]
 
@@ -51,21 +45,33 @@ class Acts:
         return answer.whole(self._runs.job, self._runs.ranks, self._plain, told, variables)
 
     def _acts(self) -> Iterator[tuple[str, Act]]:
-        """Yield the acts that are wanted. Those that take longest come first."""
-        job = self._runs.job
+        """Yield the acts that are wanted. Those that take longest come first.
+
+        One that is not possible has no name, and tells why.
+        """
+        job, epoch, last = self._runs.job, self._plain.record.epoch, self._plan.last
         only = job.only or rehearsal_plan.ACTS
+        further = f"--steps {epoch + rehearsal_plan.FEWEST}" if epoch > last else ""
         if "nodes" in only and self._runs.ranks > 1 and self._runs.has_gpus_for(3):
             yield "nodes go and come", self._changed
+        elif "nodes" in only:
+            yield _untried("nodes go and come", "it takes a process group, and 3 GPUs if any")
         if "stopped" in only:
             yield "stopped, and started again", self._stopped
+        if "stopped" in only and epoch and not self._plan.epoch:
+            why = further or "the script ends with it: give it arguments for more"
+            yield _untried(f"stopped after step {epoch}, at an epoch's end", why)
         if "killed" in only:
             yield "a worker killed in each stage of a step", self._killed
         made = rehearsal_plan.lengths(job.args, job.source, self._plan, job.more)
         if "longer" in only and made is not None:
             yield "made longer after its end", lambda: self._longer(made)
+        elif "longer" in only:
+            yield _untried("ended, and then made longer", further or '--more "--epochs 4"')
 
     def _guarded(self, name: str, act: Act) -> list[Row]:
-        self._runs.say(name)
+        if name:
+            self._runs.say(name)
         try:
             return act()
         except TooLong as error:
@@ -81,27 +87,23 @@ class Acts:
         *,
         restarts: bool = True,
         plain: StepRecord | None = None,
+        found: list[compare.StepDifference] | None = None,
+        equal: answer.State = "equal",
     ) -> Row:
-        """Return the row of an act on as many ranks as in the plain run, for some of its steps."""
-        plain = plain or self._plain.record
-        found = compare.differences(plain, played.record.lines, self._noise)
-        equal: answer.State = "noise" if self._noise.largest > SMALL else "equal"
-        return self._row(act, found, played, steps, equal, restarts=restarts, plain=plain)
+        """Return the row of an act for some of its steps.
 
-    def _row(
-        self,
-        act: str,
-        found: list[compare.StepDifference],
-        played: Played,
-        steps: tuple[int, int],
-        equal: answer.State,
-        *,
-        restarts: bool,
-        plain: StepRecord,
-    ) -> Row:
+        `found` is what differs; where it is not given, the ranks are as many as in the plain run.
+        """
+        plain = plain or self._plain.record
+        if found is None:
+            found = compare.differences(plain, played.record.lines, self._noise)
+            equal = "noise" if self._noise.largest > SMALL else "equal"
         lost = compare.lost(plain, played.record.lines, self._carried)
         for each in lost:
             self._lost.setdefault(each.name, each)
+        # On what a scheduler says training depends, in steps that are not made here, too.
+        trains = (each for each in lost if self._carried[each.name] == SCHEDULER)
+        found = sorted((*found, *trains), key=lambda each: each.step)
         facts = CauseFacts.of(plain, self._runs.job.source, self._plain.files, restarts=restarts)
         row = answer.judged(act, found, steps, lost, facts, equal)
         if row.state == equal and played.failed:
@@ -129,13 +131,9 @@ class Acts:
             stops[made.epoch] = f"the same after step {made.epoch}, at an epoch's end"
         record, failed = StepRecord(), ""
         for number, step in enumerate((*sorted(stops), 0)):
+            name, orders = f"stopped-{number}", {"steps": made.last, "gates": [step]}
             launch = self._runs.launch(
-                f"stopped-{number}",
-                storage="stopped",
-                every=step,
-                workers=self._runs.ranks,
-                orders={"steps": made.last, "exact": True, "gates": [step] if step else []},
-                seed=1 + number,
+                name, storage="stopped", every=step, orders=orders, seed=1 + number
             )
             played = self._runs.run(launch, self._is_committed(launch, step) if step else None)
             record, failed = StepRecord((*record.lines, *played.record.lines)), played.failed
@@ -164,7 +162,7 @@ class Acts:
         told = runs.read_by_torch(folders[-1:])[str(folders[-1])]
         if "error" in told:
             return Row(STORED, "failed", what=(told["error"],))
-        ours = self._plain.record.by_place()[0, step].digests
+        ours = self._plain.record.by_place("ended")[0, step].digests
         other = [
             f"{name} differs"
             for name, digest in told.items()
@@ -185,7 +183,6 @@ class Acts:
             restarts=100,
             orders={
                 "steps": made.last,
-                "exact": True,
                 "dies": made.kills,
                 "draws": str(self._plain.folder),
             },
@@ -194,7 +191,10 @@ class Acts:
         steps = pairwise([1, *(step for step, _ in made.kills[1:]), made.last + 1])
         return [
             self._judge(
-                f"a worker killed {PLACES[stage]}", played, (begin, end - 1), restarts=False
+                f"a worker killed {rehearsal_plan.STAGES[stage]}",
+                played,
+                (begin, end - 1),
+                restarts=False,
             )
             for (_, stage), (begin, end) in zip(made.kills, steps, strict=True)
         ]
@@ -202,14 +202,12 @@ class Acts:
     def _changed(self) -> list[Row]:
         """Kill a node, let two come, and let one leave with a notice."""
         made, plain = self._plan, self._plain.record
-        orders = {"steps": made.last, "exact": True}
         gates = [1, made.loses, *made.comes, made.leaves]
-        launch = self._runs.launch(
-            "changed", nodes="1:3", restarts=100, orders={**orders, "gates": gates, "pace": PACE}
-        )
+        orders = {"steps": made.last, "gates": gates, "pace": PACE}
+        launch = self._runs.launch("changed", nodes="1:3", workers=1, restarts=100, orders=orders)
         played = Changing(self._runs, launch).play(made)
         # Three ranks need not share a batch evenly, which shows as much as rounding does.
-        three = self._runs.plain("three", 3, steps=made.last, exact=True).record
+        three = self._runs.plain("three", 3, steps=made.last).record
         allowed = compare.tolerance(plain, three)
         found = compare.of_other_ranks(plain, three, played.record.lines, allowed)
         equal: answer.State = "restored" if allowed is None else "rounding"
@@ -222,25 +220,18 @@ class Acts:
             ("a node leaves with a notice: 2 ranks", (made.leaves + 1, made.last)),
         )
         return [
-            self._row(act, found, played, steps, equal, restarts=False, plain=plain)
+            self._judge(act, played, steps, restarts=False, found=found, equal=equal)
             for act, steps in acts
         ]
 
     def _longer(self, made: rehearsal_plan.Lengths) -> list[Row]:
         """End a shorter run, and go on with more steps."""
         act, last = f"ended ({made.told}), and then made longer", self._plan.last
-        orders = {"steps": last, "exact": True}
 
         def leg(number: int, args: tuple[str, ...]) -> Played:
+            name, orders = f"longer-{number}", {"steps": last}
             return self._runs.run(
-                self._runs.launch(
-                    f"longer-{number}",
-                    storage="longer",
-                    args=args,
-                    workers=self._runs.ranks,
-                    orders=orders,
-                    seed=1 + number,
-                )
+                self._runs.launch(name, storage="longer", args=args, orders=orders, seed=1 + number)
             )
 
         short = leg(0, made.short)
@@ -250,9 +241,13 @@ class Acts:
             return [Row(act, "not compared", what=(f"it does not end by step {last}: --steps",))]
         plain = self._plain.record
         if made.long != self._runs.job.args:
-            plain = self._runs.plain("long", self._runs.ranks, args=made.long, **orders).record
+            plain = self._runs.plain("long", self._runs.ranks, args=made.long, steps=last).record
         if found := compare.differences(plain, short.record.lines, self._noise):
             why = f"a shorter run trains otherwise since step {found[0].step}: {found[0]}"
             return [Row(act, "not compared", what=(why,))]
         steps = (short.record.last + 1, plain.last)
         return [self._judge(act, leg(1, made.long), steps, plain=plain)]
+
+
+def _untried(act: str, why: str) -> tuple[str, Act]:
+    return "", lambda: [Row(act, "not tried", what=(why,))]

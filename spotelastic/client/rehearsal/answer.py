@@ -8,7 +8,9 @@ from spotelastic.client.rehearsal.compare import StepDifference, is_state
 from spotelastic.client.rehearsal.records import StepRecord
 from spotelastic.client.rehearsal.runs import Played, RehearsedScript
 
-State = Literal["equal", "noise", "rounding", "restored", "different", "failed", "not compared"]
+State = Literal[
+    "equal", "noise", "rounding", "restored", "different", "failed", "not compared", "not tried"
+]
 """`restored`: it goes on from the right state, and its steps depend on the number of ranks."""
 SHOWN = 3
 """Differences of a step that are told."""
@@ -90,7 +92,8 @@ class CauseFacts:
         """Return the facts that a plain run and the script's text tell."""
         names = frozenset(name for line in plain.steps for name in line.digests if is_state(name))
         loads = "DataLoader" in source or ".batches(" in source
-        return cls(names, plain.epoch > 0, tuple(files), loads, restarts)
+        has_sampler = any(name for line in plain.steps for name in line.epochs)
+        return cls(names, has_sampler, tuple(files), loads, restarts)
 
 
 def judged(

@@ -88,7 +88,7 @@ def is_state(name: str) -> bool:
 def noise(plain: StepRecord, again: StepRecord) -> Noise:
     """Return what two plain runs differ in."""
     found: dict[str, float | None] = {}
-    for each in differences(plain, again.steps, Noise()):
+    for each in differences(plain, again.lines, Noise()):
         before = found.get(each.name, 0.0)
         found[each.name] = None if each.size is None or before is None else max(before, each.size)
     return Noise(found)
@@ -100,19 +100,23 @@ def differences(
     """Return what differs from the plain run, on the same rank at the same step.
 
     A state that was restored is compared with the one at the end of its step, and counts for the
-    next one. All ranks may have restored what the first one had: buffers that torch copies from it.
+    next one. It may have what stands after a loop, or have yet to do that. All ranks may have
+    restored what the first one had: buffers that torch copies from it.
     """
-    places = plain.by_place()
+    places, ends = plain.by_place(), plain.by_place("ended")
     found = []
     for line in lines:
-        ours = places.get((line.rank, line.step)) if line.digests else None
-        if ours is not None and ours.world == line.world:
+        step = places.get((line.rank, line.step)) if line.digests else None
+        if step is not None and step.world == line.world:
+            ours = step if line.kind == "step" else ends[line.rank, line.step]
             begin = places.get((line.rank, 1), ours)
-            first = places.get((0, line.step), ours).digests
+            first = ends.get((0, line.step), ours)
             for each in _between(ours, line, begin):
                 name = each.name
-                is_new = _is_restored(name, line) and line.digests.get(name) != first.get(name)
-                if (line.kind == "step" or is_new) and not noise.allows(each):
+                known = [at.digests.get(name) for at in (step, first)]
+                is_new = _is_restored(name, line) and line.digests.get(name) not in known
+                counts = _is_shared(name) if line.kind == "ended" else line.kind == "step" or is_new
+                if counts and not noise.allows(each):
                     found.append(each)
     return sorted(found, key=lambda each: (each.step, each.rank, _weight(each)))
 
@@ -152,7 +156,7 @@ def of_other_ranks(
     recorded = [line for line in lines if line.digests]
     had: dict[int, list[RecordedLine]] = {}
     for line in recorded:
-        if line.kind == "step":
+        if line.kind != "restored":
             had.setdefault(line.step, []).append(line)
     for line in recorded:
         ours = _first(plain, line.step)
@@ -166,7 +170,7 @@ def of_other_ranks(
                 and line.digests[each.name] not in [one.digests.get(each.name) for one in before]
                 and is_alike(before[0].digests.get(each.name, ""), line.digests[each.name])
             ]
-        elif ours and begin:
+        elif ours and begin and line.kind != "ended":
             found += [
                 each
                 for each in _between(ours, line, begin)
@@ -202,15 +206,19 @@ def carried(record: StepRecord, again: StepRecord) -> dict[str, str]:
 
 
 def counters(record: StepRecord) -> set[str]:
-    """Return the variables that count the steps, as a loop does from what `restore()` returns."""
+    """Return the variables that count steps or epochs, as a loop does from where it goes on."""
     lines = [line for line in record.steps if line.rank == 0]
 
-    def counts(name: str, line: RecordedLine) -> bool:
-        near = {str(line.step + each) for each in (-1, 0, 1)}
+    def counts(name: str, line: RecordedLine, every: int) -> bool:
+        near = {str((line.step + each) // every) for each in (-1, 0, 1)}
         return name in line.outside and line.outside[name][2] in near
 
-    names = lines[0].outside if lines else ()
-    return {name for name in names if all(counts(name, line) for line in lines)}
+    return {
+        name
+        for every in (1, record.epoch or 1)
+        for name in (lines[0].outside if lines else ())
+        if all(counts(name, line, every) for line in lines)
+    }
 
 
 def lost(

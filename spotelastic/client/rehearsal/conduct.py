@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from spotelastic.client.rehearsal import copies, rehearsal_plan, without
 from spotelastic.client.rehearsal.acts import Acts
@@ -48,8 +49,8 @@ def rehearse(job: RehearsedScript, within: float, say: Callable[[str], None]) ->
 
 
 def _conduct(runs: Runs, pool: ThreadPoolExecutor) -> RehearsalAnswer:
-    def twice(*names: str) -> list[Played]:
-        made = [pool.submit(runs.plain, name, runs.ranks, keeps=True) for name in names]
+    def twice(*names: str, **orders: Any) -> list[Played]:
+        made = [pool.submit(runs.plain, name, runs.ranks, keeps=True, **orders) for name in names]
         return [each.result() for each in made]
 
     plain, again = twice("plain", "again")
@@ -66,4 +67,7 @@ def _conduct(runs: Runs, pool: ThreadPoolExecutor) -> RehearsalAnswer:
             f"the script makes {counted(last, 'step')}: a rehearsal needs {rehearsal_plan.FEWEST} "
             "at least. Give it arguments for more"
         )
+    whole = rehearsal_plan.reach(last, plain.record.epoch, plain.record.pace)
+    if whole > last == rehearsal_plan.STEPS and not runs.job.steps:
+        plain, again = twice("plain-whole", "again-whole", steps=whole)
     return Acts(runs, plain, again).play(pool)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 _HEAD = re.compile(
-    rb'\{"kind": "(\w+)", "at": [\d.]+, "node": "[^"]*", "rank": (\d+), "world": (\d+)'
+    rb'\{"kind": "(\w+)", "at": [\d.]+, "rank": (\d+), "world": (\d+)'
     rb'(?:, "step": (\d+))?'
 )
 
@@ -20,9 +20,8 @@ class RecordedLine:
     """What one process recorded at one moment: a step that counts, or a state that it restored."""
 
     kind: str
-    """"begin", "restored", "step" or "done"."""
+    """"begin", "restored", "step", "ended" (with what stands after its loop) or "done"."""
     at: float
-    node: str
     rank: int
     world: int
     step: int = 0
@@ -53,12 +52,19 @@ class StepRecord:
 
     @property
     def epoch(self) -> int:
-        """Steps of an epoch, where the state has an ElasticSampler; otherwise 0."""
+        """After how many steps the first epoch or loop ends; 0 where nothing tells."""
         return min((n for line in self.lines for n in line.epochs.values()), default=0)
 
-    def by_place(self) -> dict[tuple[int, int], RecordedLine]:
-        """Return the last recording of each step, by rank and step."""
-        return {(line.rank, line.step): line for line in self.steps}
+    @property
+    def pace(self) -> float:
+        """Seconds that a step has taken."""
+        times = [line.at for line in self.steps]
+        return (times[-1] - times[0]) / self.last
+
+    def by_place(self, *more: str) -> dict[tuple[int, int], RecordedLine]:
+        """Return the last recording of each step, by rank and step; of `more` kinds, too."""
+        kinds = ("step", *more)
+        return {(line.rank, line.step): line for line in self.lines if line.kind in kinds}
 
 
 def read(folders: Iterable[Path]) -> StepRecord:
@@ -92,7 +98,7 @@ class SeenSteps:
             for line in whole.splitlines():
                 if found := _HEAD.match(line):
                     rank, world, step = (int(each or 0) for each in found.groups()[1:])
-                    self.heads.append(RecordedLine(found[1].decode(), 0.0, "", rank, world, step))
+                    self.heads.append(RecordedLine(found[1].decode(), 0.0, rank, world, step))
         return self
 
     def reached(self, step: int, ranks: int) -> bool:

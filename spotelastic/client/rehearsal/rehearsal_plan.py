@@ -6,10 +6,20 @@ from dataclasses import dataclass
 
 FEWEST = 9
 """Steps below which there is no room for all faults."""
+STEPS = 20
+"""Steps that are usually made."""
+CHEAP = 30.0
+"""Seconds within which the first epoch is made whole."""
 ACTS = ("stopped", "killed", "nodes", "longer")
 """What can be tried."""
-STAGES = ("forward", "backward", "vote", "optimizer", "end")
-"""Where in a step a worker is killed (`training/rehearsal/recording.py`)."""
+STAGES = {
+    "forward": "in forward",
+    "backward": "in backward",
+    "vote": "before the optimizer",
+    "optimizer": "after the optimizer",
+    "end": "at a step's end",
+}
+"""Where in a step a worker is killed (`training/rehearsal/recording.py`), and for people."""
 _MEETS = re.compile(r"init_process_group|Accelerator|Trainer|Fabric|deepspeed|ElasticCallback")
 _STEPS = ("steps", "max_steps", "num_steps", "total_steps", "max_iters", "iterations", "iters")
 _EPOCHS = ("epochs", "num_epochs", "num_train_epochs", "max_epochs")
@@ -33,6 +43,15 @@ class Plan:
     """A node comes after each of these."""
     leaves: int
     """A node leaves with a notice after it."""
+
+
+def reach(steps: int, epoch: int, seconds: float) -> int:
+    """Return how many steps are made: past the end of the first epoch, if that costs little.
+
+    A step takes so many seconds. Otherwise there are `steps` of them.
+    """
+    whole = epoch + FEWEST
+    return whole if epoch and steps < whole and whole * seconds <= CHEAP else steps
 
 
 def made(last: int, epoch: int) -> Plan:

@@ -39,6 +39,7 @@ class RehearsedScript:
     source: str
     """Its text."""
     steps: int
+    """How many are made; 0: as many as reach past the first epoch, where that costs little."""
     ranks: int
     """How many ranks; 0: as many as it can have."""
     more: str = ""
@@ -99,6 +100,7 @@ class Runs:
         if workdir is None:
             workdir = self.base / name / "folder"
             self._stamps[workdir] = copies.copy(self.job.folder, workdir)
+        more.setdefault("workers", self.ranks)
         intervals = f"--snapshot-every={SNAPSHOTS}", f"--checkpoint-every={every or CHECKPOINTS}"
         return Launch(
             run=storage or name,
@@ -115,7 +117,7 @@ class Runs:
     ) -> Played:
         """Run the script without interruptions."""
         self.say(f"the script without interruptions, on {counted(ranks, 'rank')}")
-        orders = {"steps": self.job.steps, **orders}
+        orders = {"steps": self.job.steps or rehearsal_plan.STEPS, **orders}
         return self.run(self.launch(name, args=args, workers=ranks, orders=orders))
 
     def run(self, launch: Launch, until: Until | None = None, nodes: int = 1) -> Played:
@@ -134,7 +136,7 @@ class Runs:
             return until(seen) if until else seen.waits(ranks)
 
         try:
-            self.nodes.wait(is_over, f"step {self.job.steps} of the script")
+            self.nodes.wait(is_over, "the script's steps")
         finally:
             codes = [node.code for node in running]
             self.nodes.end(*running)

@@ -30,7 +30,7 @@ def _killed(runs: Runs, plain: Played, noise: set[str]) -> Row:
     if not plain.files:
         why = "it saves nothing: each start begins anew"
         return Row(act, "failed", what=(why,), advice=_advice(runs))
-    launch = runs.launch("killed", workers=runs.ranks, orders={"steps": runs.job.steps})
+    launch = runs.launch("killed")
     begun: list[float] = []
 
     def has_saved(_: object) -> bool:
@@ -42,15 +42,7 @@ def _killed(runs: Runs, plain: Played, noise: set[str]) -> Row:
     first = runs.run(launch, has_saved)
     if first.ended or first.failed:
         return Row(act, "not compared", what=(first.failed or "it had ended before",))
-    second = runs.run(
-        runs.launch(
-            "killed-again",
-            workdir=launch.workdir,
-            workers=runs.ranks,
-            orders={"steps": runs.job.steps},
-            seed=2,
-        )
-    )
+    second = runs.run(runs.launch("killed-again", workdir=launch.workdir, seed=2))
     if second.failed:
         return Row(act, "failed", what=(second.failed,))
     same = _same(plain, second)

@@ -23,18 +23,16 @@ from typing import Any
 import torch
 
 from spotelastic import torch_names
+from spotelastic.model.in_place import SCHEDULER
 from spotelastic.training.rehearsal import loop_names
+from spotelastic.training.rehearsal.fingerprint import LONG, SHOWN
 from spotelastic.training.state.generators import SavedGenerator, is_generator
 from spotelastic.training.state.rank_agreement import digest_of_value
 
 LARGE = 16 << 20
 """Bytes above which an array is not looked at."""
-LONG = 10_000
-"""Parts above which a container is not looked at."""
 RECENT = 60.0
 """Seconds up to which a number that a clock has shown is known as such."""
-SHOWN = 40
-"""Characters up to which a value is shown."""
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _CONTAINERS = (list, tuple, dict, set, frozenset, deque)
 _INNER = ("module", torch_names.WRAPPERS["OptimizedModule"], "optimizer", "_optimizer", "scheduler")
@@ -220,6 +218,8 @@ def _bytes(held: Any) -> int:
 
 def _kind(value: Any) -> str:
     kind = type(value)
+    if isinstance(value, torch.optim.lr_scheduler.LRScheduler):
+        return SCHEDULER
     package = kind.__module__.partition(".")[0]
     named = package in ("numpy", "torch") and not isinstance(value, torch.nn.Module)
     return f"{package} {kind.__name__}" if named else kind.__name__

@@ -27,6 +27,7 @@ from torch.optim.optimizer import (
 from spotelastic.training.data import randomness
 from spotelastic.training.data.sampler import ElasticSampler
 from spotelastic.training.rehearsal import fingerprint, outside
+from spotelastic.training.restore.loops import Loops
 from spotelastic.training.state.state import State
 
 VARIABLE = "SPOTELASTIC_REHEARSAL"
@@ -34,10 +35,6 @@ STAGES = ("forward", "backward", "vote", "optimizer", "end")
 """Where in a step a worker can be killed, in the order in which they are reached."""
 NUMBERS = 64
 """Elements of a tensor that are written down."""
-LONGEST = 3
-"""An epoch of up to so many times the steps that were asked for is made whole."""
-AFTER_EPOCH = 4
-"""Steps that are made after the end of an epoch."""
 LOOK = 0.01
 _SERVERS = "spotelastic.training.parameter_server."
 
@@ -48,7 +45,7 @@ class Orders:
 
     folder: str
     """Where records go."""
-    steps: int
+    steps: int = 0
     """The step after which it waits to be ended."""
     dies: tuple[tuple[int, str], ...] = ()
     """Steps and stages in which the last rank kills itself, once."""
@@ -60,8 +57,6 @@ class Orders:
     """Least seconds between two steps of ranks that cannot rest. They agree on a step that is a
     second ahead, which would else come after the end.
     """
-    exact: bool = False
-    """Whether `steps` is final: an epoch is not made whole for it."""
     keeps: bool = False
     """Whether random numbers are kept, for other runs of the rehearsal."""
     draws: str = ""
@@ -79,12 +74,18 @@ class NoRecording:
     def restored(self, step: int) -> None:
         """Note that the state was restored."""
 
-    def stepped(self, step: int, loss: Any, page: Any) -> None:
-        """Note that a step counts, and was saved if a save was due.
+    def stepped(self, step: int, loss: Any, page: Any, *, holds: bool) -> None:
+        """Note that a step counts, and was saved if a save was due and nothing `holds` it.
 
         May wait, and may end the process.
 
         The `page` says whether a node is about to come or go.
+        """
+
+    def ended(self, page: Any) -> None:
+        """Note that what stands after a loop is done, and was saved if a save was held for it.
+
+        May wait, and may end the process.
         """
 
 
@@ -94,16 +95,18 @@ class Recording(NoRecording):
 
     orders: Orders
     state: State
-    last_step: Callable[[], int]
+    loops: Loops
     rests: Callable[[], bool]
     """Whether this process goes on when nodes come and go."""
     _watched: "WeakSet[torch.nn.Module]" = field(default_factory=WeakSet)
     _begun: bool = False
+    _holds: bool = False
+    """Whether the save of the last step waits for what stands after its loop."""
 
     def begins(self) -> None:
         if not self._begun:
             self._begun = True
-            self._write("begin", epochs=self._epochs())
+            self._write("begin")
             if self.orders.dies:
                 register_optimizer_step_pre_hook(lambda *_: self._reach("vote"))
                 register_optimizer_step_post_hook(lambda *_: self._reach("optimizer"))
@@ -112,10 +115,11 @@ class Recording(NoRecording):
     def restored(self, step: int) -> None:
         if self.orders.draws and (kept := self._random(self.orders.draws, step)).exists():
             randomness.apply(pickle.loads(kept.read_bytes()))
+        self._holds = False
         self._write("restored", step=step, **self._told(fingerprint.take(self.state)))
         self._watch()
 
-    def stepped(self, step: int, loss: Any, page: Any) -> None:
+    def stepped(self, step: int, loss: Any, page: Any, *, holds: bool) -> None:
         found = fingerprint.take(self.state, loss)
         variables = outside.carried(sys._getframe(1), self.state.values)
         self._write(
@@ -127,16 +131,30 @@ class Recording(NoRecording):
             },
             memory=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10,
             gpu=torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0,
+            epochs=self._epochs(),
         )
+        self._holds = holds
+        if not holds:
+            self._passed(step, page)
+
+    def ended(self, page: Any) -> None:
+        holds, self._holds = self._holds, False
+        if holds:
+            step = self.loops.last_step()
+            self._write("ended", step=step, **self._told(fingerprint.take(self.state)))
+            self._passed(step, page)
+
+    def _passed(self, step: int, page: Any) -> None:
+        """Wait or die after a step, if that was ordered. Its save is made, if one was due."""
         if self.orders.keeps:
             kept = self._random(self.orders.folder, step)
-            kept.write_bytes(pickle.dumps(randomness.capture()))
+            kept.write_bytes(pickle.dumps(self.loops.own.drawn(step)))
         self._reach("end", step)
         if not self.rests():
             time.sleep(self.orders.pace)
         if step in self.orders.gates:
             self._await(f"open-{step}", lambda: page.target >= step)
-        if step >= self._until():
+        if step >= self.orders.steps:
             self._write("done", step=step)
             self._await("end", lambda: False)
         self._watch()
@@ -160,21 +178,15 @@ class Recording(NoRecording):
         return Path(folder) / f"random-{self.state.rank}-of-{self.state.world_size}-{step}"
 
     def _epochs(self) -> dict[str, int]:
+        """Return after how many steps epochs end: of each sampler, and of the script's loop."""
         values = self.state.values.items()
-        return {name: len(each) for name, each in values if isinstance(each, ElasticSampler)}
-
-    def _until(self) -> int:
-        steps = self.orders.steps
-        epoch = min(self._epochs().values(), default=0)
-        if self.orders.exact or not steps < epoch + AFTER_EPOCH <= LONGEST * steps:
-            return steps
-        return epoch + AFTER_EPOCH
+        found = {name: len(each) for name, each in values if isinstance(each, ElasticSampler)}
+        return found | ({"": self.loops.total} if self.loops.total else {})
 
     def _write(self, kind: str, **more: Any) -> None:
         line = {
             "kind": kind,
             "at": time.time(),
-            "node": os.environ.get("SPOTELASTIC_NODE", ""),
             "rank": self.state.rank,
             "world": self.state.world_size,
             **more,
@@ -207,7 +219,7 @@ class Recording(NoRecording):
 
     def _reach(self, stage: str, step: int | None = None) -> None:
         """Die if this was ordered for this stage, or for one before that the step does not have."""
-        number = self.last_step() + 1 if step is None else step
+        number = self.loops.last_step() + 1 if step is None else step
         for due, name in self.orders.dies:
             late = STAGES.index(stage) >= STAGES.index(name)
             if due == number and late and self.state.rank == self.state.world_size - 1:
@@ -224,7 +236,7 @@ class Recording(NoRecording):
 
 def of_environment(
     state: State,
-    last_step: Callable[[], int],
+    loops: Loops,
     rests: Callable[[], bool],
     environ: Mapping[str, str] = os.environ,
 ) -> NoRecording:
@@ -232,7 +244,7 @@ def of_environment(
     text = environ.get(VARIABLE)
     if not text:
         return NoRecording()
-    return Recording(Orders(**json.loads(text)), state, last_step, rests)
+    return Recording(Orders(**json.loads(text)), state, loops, rests)
 
 
 def _some(numbers: torch.Tensor) -> list[float]:

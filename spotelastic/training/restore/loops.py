@@ -30,7 +30,7 @@ class Loops:
     """The step before which something was done in this process that does not come again."""
     end: int = 0
     """The step that the run ends with; 0: not known. Of several loops `epochs` alone tells it."""
-    _total: int | None = None
+    total: int | None = None
     """The step that the loop ends with that was begun last."""
     _passed: int | None = None
     """The end of a loop that this process found long over."""
@@ -49,8 +49,8 @@ class Loops:
         last = self.last_step()
         self._raise_floor()
         if not self._had_epochs:
-            self.end = total if self._total in (None, total) else 0
-        self._total, self._is_over = total, False
+            self.end = total if self.total in (None, total) else 0
+        self.total, self._is_over = total, False
         if last > total and self.came:
             raise UsageError(
                 f"this process came to the others at step {last}, and would do alone what stands "
@@ -78,7 +78,7 @@ class Loops:
 
     def waits(self, step: int) -> bool:
         """Return whether the save of this step waits for what the script does after its loop."""
-        return step == self._total
+        return step == self.total
 
     @property
     def is_between(self) -> bool:
@@ -123,8 +123,8 @@ class Loops:
             ended(epoch + 1 < total)
 
     def _raise_floor(self) -> None:
-        if self._total is not None:
-            self.floor = max(self.floor, min(self._total, self.last_step()))
+        if self.total is not None:
+            self.floor = max(self.floor, min(self.total, self.last_step()))
 
     def _ended(self, epoch: int) -> None:
         self._epoch_ends, self.own.epochs = None, epoch + 1

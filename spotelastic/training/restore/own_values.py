@@ -53,15 +53,14 @@ class OwnValues:
         """
         self._held = step, randomness.capture()
 
+    def drawn(self, step: int) -> Any:
+        """Return the random numbers that belong to a step, which is the last one."""
+        return self._held[1] if self._held[0] == step else randomness.capture()
+
     def entries(
         self, ranks: Ranks, last_step: Callable[[], int], loop_is_over: Callable[[], bool]
     ) -> list[ValueEntry]:
         """Return the values that are saved besides the script's state."""
-
-        def drawn() -> Any:
-            step, held = self._held
-            return held if step == last_step() else randomness.capture()
-
         return [
             own_entry(last_step, "step"),
             own_entry(lambda: self.seed, "seed"),
@@ -70,7 +69,7 @@ class OwnValues:
             own_entry(lambda: self.epochs, EPOCHS),
             own_entry(loop_is_over, LOOP_OVER),
             *([own_entry(lambda: self.conditions, "conditions")] if self.conditions else []),
-            own_entry(drawn, f"rng-{ranks.rank}", rank=ranks.rank),
+            own_entry(lambda: self.drawn(last_step()), f"rng-{ranks.rank}", rank=ranks.rank),
         ]
 
     def restore(self, ranks: Ranks, restored: RestoreSource, asked: int | None) -> None:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
 from spotelastic.client.rehearsal import answer, compare
@@ -29,7 +30,7 @@ def line(
     }
     samples: Mapping[str, Sequence[float]] = {"model.weight": [weight, 1.0]}
     shown = {"optimizer.param_groups.0.lr": repr(lr)}
-    return RecordedLine(kind, float(step), "a", rank, world, step, found, samples, shown)
+    return RecordedLine(kind, float(step), rank, world, step, found, samples, shown)
 
 
 def run(*lines: RecordedLine) -> StepRecord:
@@ -163,9 +164,7 @@ def test_where_ranks_matter_only_what_is_restored_is_compared() -> None:
 
 def outside(step: int, **values: str) -> RecordedLine:
     held = {name: ("int", value, value) for name, value in values.items()}
-    return RecordedLine(
-        "step", float(step), "a", 0, 2, step, {"model.weight": "same"}, outside=held
-    )
+    return RecordedLine("step", float(step), 0, 2, step, {"model.weight": "same"}, outside=held)
 
 
 def test_a_variable_that_changes_and_that_nobody_saves_is_named_as_the_cause() -> None:
@@ -201,3 +200,27 @@ def test_an_infinite_difference_is_told_without_a_number() -> None:
     assert (
         str(compare.StepDifference(1, 0, "model.weight", size=math.inf)) == "model.weight differs"
     )
+
+
+def test_what_stands_after_a_loop_is_compared_and_belongs_to_its_last_step() -> None:
+    plain = run(line(1, 1.0), line(2, 2.0), line(2, 2.0, kind="ended", lr=0.05))
+    alike = run(line(2, 2.0), line(2, 2.0, kind="ended", lr=0.05), line(2, 2.0, kind="restored"))
+    assert not compare.differences(plain, alike.lines, NONE)
+    other = run(line(2, 2.0), line(2, 2.0, kind="ended", lr=0.1))
+    [found] = compare.differences(plain, other.lines, NONE)
+    assert (found.step, str(found)) == (2, "lr of group 0 is 0.1, was 0.05")
+
+
+def test_what_is_restored_may_have_what_stands_after_a_loop_or_have_yet_to_do_it() -> None:
+    plain = run(line(1, 1.0), line(2, 2.0), line(2, 2.5, kind="ended"))
+    for weight, differs in ((2.0, False), (2.5, False), (9.0, True)):
+        restored = run(line(2, weight, kind="restored"))
+        assert bool(compare.differences(plain, restored.lines, NONE)) == differs
+
+
+def test_a_variable_that_counts_epochs_comes_back_as_one_that_counts_steps_does() -> None:
+    steps = [
+        replace(outside(step, it=str(step), epoch=str((step - 1) // 3), best="1"), epochs={"": 3})
+        for step in range(1, 9)
+    ]
+    assert compare.counters(run(*steps)) == {"it", "epoch"}

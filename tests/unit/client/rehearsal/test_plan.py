@@ -14,7 +14,7 @@ def test_all_that_happens_has_a_step_of_its_own(last: int) -> None:
     made = rehearsal_plan.made(last, 0)
     kills = [step for step, _ in made.kills]
     changes = [1, made.loses, *made.comes, made.leaves, last]
-    assert [stage for _, stage in made.kills] == list(rehearsal_plan.STAGES)
+    assert [stage for _, stage in made.kills] == [*rehearsal_plan.STAGES]
     assert all(before < after for steps in (kills, changes) for before, after in pairwise(steps))
     assert max(kills) < last
     assert 1 <= made.stop < last
@@ -27,6 +27,12 @@ def test_a_run_is_stopped_between_epochs_where_it_reaches_the_end_of_one(
     made = rehearsal_plan.made(24, epoch)
     assert made.epoch == between
     assert not epoch or made.stop % epoch
+
+
+def test_steps_reach_past_the_first_epoch_where_that_costs_little() -> None:
+    assert rehearsal_plan.reach(20, 100, 0.1) == 109
+    assert rehearsal_plan.reach(20, 100, 3.0) == 20
+    assert rehearsal_plan.reach(20, 6, 0.1) == rehearsal_plan.reach(20, 0, 0.1) == 20
 
 
 def lengths(

@@ -87,7 +87,7 @@ def test_what_the_loop_carries_is_named_with_its_kind() -> None:
         "meter.seen": "list",
         "numbers": "count",
         "rng": "numpy Generator",
-        "scheduler": "torch StepLR",
+        "scheduler": "learning-rate scheduler",
         "within": "int",
     }
 

@@ -9,12 +9,20 @@ import torch
 from torch import nn
 
 from spotelastic.training.rehearsal import recording
+from spotelastic.training.restore.loops import Loops
+from spotelastic.training.restore.own_values import OwnValues
 from spotelastic.training.state.state import State
 
 
 @dataclass
 class Page:
     target: int = 0
+
+
+def of(state: State, orders: str = "") -> recording.NoRecording:
+    loops = Loops(OwnValues(), lambda: 1, lambda _: None, lambda _: None)
+    environ = {recording.VARIABLE: orders} if orders else {}
+    return recording.of_environment(state, loops, lambda: True, environ)
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
@@ -26,11 +34,11 @@ def test_a_step_and_what_was_restored_have_the_same_names_and_digests(tmp_path: 
     optimizer = torch.optim.Adam(model.parameters())
     orders = json.dumps({"folder": str(tmp_path), "steps": 9})
     state = State({"model": model, "optimizer": optimizer, "best": 1.5})
-    found = recording.of_environment(state, lambda: 0, lambda: True, {recording.VARIABLE: orders})
+    found = of(state, orders)
     found.begins()
     model(torch.rand(1, 2)).sum().backward()
     optimizer.step()
-    found.stepped(1, 0.5, Page())
+    found.stepped(1, 0.5, Page(), holds=False)
     found.restored(1)
     begin, step, restored = lines(tmp_path)
     assert [each["kind"] for each in (begin, step, restored)] == ["begin", "step", "restored"]
@@ -42,14 +50,30 @@ def test_a_step_and_what_was_restored_have_the_same_names_and_digests(tmp_path: 
 
 def test_a_gate_lets_go_on_where_a_node_is_about_to_come(tmp_path: Path) -> None:
     orders = json.dumps({"folder": str(tmp_path), "steps": 9, "gates": [1]})
-    found = recording.of_environment(
-        State({"n": 1}), lambda: 0, lambda: True, {recording.VARIABLE: orders}
-    )
-    found.stepped(1, None, Page(target=2))
+    found = of(State({"n": 1}), orders)
+    found.stepped(1, None, Page(target=2), holds=False)
     assert [each["step"] for each in lines(tmp_path)] == [1]
 
 
+def test_what_waits_for_a_save_waits_until_what_stands_after_the_loop_is_done(
+    tmp_path: Path,
+) -> None:
+    """The save of a loop's last step is made then: a gate before would wait for it for ever."""
+    orders = json.dumps({"folder": str(tmp_path), "steps": 9, "gates": [1]})
+    values: dict[str, Any] = {"n": 1}
+    found = of(State(values), orders)
+    found.stepped(1, None, Page(), holds=True)  # comes back, though nobody has opened the gate
+    values["n"] = 2
+    found.ended(Page(target=2))
+    found.ended(Page())
+    assert [(each["kind"], each["shown"]["n"]) for each in lines(tmp_path)] == [
+        ("step", "1"),
+        ("ended", "2"),
+    ]
+
+
 def test_outside_of_a_rehearsal_nothing_is_recorded(tmp_path: Path) -> None:
-    found = recording.of_environment(State({}), lambda: 0, lambda: True, {})
-    found.stepped(1, None, Page())
+    found = of(State({}))
+    found.stepped(1, None, Page(), holds=False)
+    found.ended(Page())
     assert type(found) is recording.NoRecording
