@@ -293,8 +293,11 @@ class Checkpointer(Saving):
                 raise SpotelasticError("there is nothing to go back to: nothing was saved")
             return 0
         restored.load(self._state)
-        saved = restored.own_value(modes.name_of(session.ranks.rank, restored.world_size))
-        modes.restore(self._state, saved, trains=self._told_step > 0)
+        others = range(
+            restored.world_size - 1, -1, -1
+        )  # the first one alone evaluates, in many scripts
+        own, trains = session.ranks.rank, self._told_step > 0
+        modes.restore(self._state, restored.own_value, (own, *others), trains=trains)
         self._own.restore(session.ranks, restored, step)
         client.restored(restored.ident)
         self._last_step = restored.step

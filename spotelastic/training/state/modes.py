@@ -5,14 +5,15 @@ of its own, because many scripts let one rank evaluate.
 """
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 
 from spotelastic.training.state import growth
 from spotelastic.training.state.module_loading import submodules
 from spotelastic.training.state.state import State
-from spotelastic.training.state.value_entries import ValueEntry, own_entry
+from spotelastic.training.state.value_entries import OWN, ValueEntry, own_entry
 
 _NAME = "modes-"
 Saved = tuple[int, bytes]
@@ -41,17 +42,24 @@ def entry(state: State, rank: int) -> ValueEntry:
     return own_entry(modes, f"{_NAME}{rank}", rank=rank)
 
 
-def name_of(rank: int, world_size: int) -> str:
-    """Return the name of the value that a rank restores; a rank that is new has the last one's."""
-    return f"{_NAME}{min(rank, world_size - 1)}"
+def is_entry(fqn: str) -> bool:
+    """Return whether a value of this name has a rank's modes: others may need them, too."""
+    return fqn.startswith(f"{OWN}.{_NAME}")
 
 
-def restore(state: State, saved: Saved | None, *, trains: bool) -> None:
+def restore(
+    state: State, value: Callable[[str], Any], ranks: Sequence[int], *, trains: bool
+) -> None:
     """Put the modules into eval mode that were in it.
+
+    `value` returns a saved value by its name, or None. Of the `ranks`, the first one counts whose
+    modes can be had: a rank may be new, or its node gone with them.
 
     The others go into train mode only in a process that `trains` already. A script that evaluates
     what was saved may have put them into eval mode itself.
     """
+    had = (value(f"{_NAME}{rank}") for rank in ranks)
+    saved: Saved | None = next((each for each in had if each is not None), None)
     found, begun = dict(_modules(state)), growth.begin(state).training
     if saved is None or saved[0] != zlib.crc32(repr([*found]).encode()):
         return

@@ -16,6 +16,12 @@ def begun() -> tuple[nn.Sequential, State]:
     return model, state
 
 
+def restore(state: State, *saved: modes.Saved | None, trains: bool = False) -> None:
+    """Restore on the last of these ranks."""
+    value = {f"modes-{rank}": each for rank, each in enumerate(saved)}.get
+    modes.restore(state, value, (len(saved) - 1, *reversed(range(len(saved)))), trains=trains)
+
+
 def flags(model: nn.Module) -> list[bool]:
     return [each.training for each in model.modules()]
 
@@ -25,7 +31,7 @@ def test_what_was_put_into_eval_mode_is_in_it_again() -> None:
     entry = modes.entry(state, 0)
     model[1].eval()
     again, restored = begun()
-    modes.restore(restored, entry.get(), trains=False)
+    restore(restored, entry.get())
     assert flags(again) == flags(model) == [True, True, False, False]
 
 
@@ -34,7 +40,7 @@ def test_what_a_script_that_evaluates_has_put_into_eval_mode_stays_so() -> None:
     saved = modes.entry(state, 0).get()
     read, restored = begun()
     read.eval()
-    modes.restore(restored, saved, trains=False)
+    restore(restored, saved)
     assert not any(flags(read))
 
 
@@ -43,19 +49,25 @@ def test_a_step_from_before_it_was_put_into_eval_mode_trains_it() -> None:
     model, state = begun()
     saved = modes.entry(state, 0).get()
     model.eval()
-    modes.restore(state, saved, trains=True)
+    restore(state, saved, trains=True)
     assert flags(model) == [True, True, True, False]
 
 
 @pytest.mark.parametrize("saved", [None, (7, b"\1\1\1\1")])
 def test_what_is_not_of_these_modules_changes_nothing(saved: modes.Saved | None) -> None:
     model, state = begun()
-    modes.restore(state, saved, trains=False)
+    restore(state, saved)
     assert flags(model) == [True, True, True, False]
 
 
-def test_a_rank_that_is_new_has_the_modes_of_the_last_one() -> None:
-    """Rank 0 alone evaluates in many scripts."""
-    assert [modes.name_of(rank, 2) for rank in range(4)] == [
-        *("modes-0", "modes-1", "modes-1", "modes-1"),
-    ]
+def test_a_rank_whose_own_modes_are_gone_takes_those_of_the_last_that_has_some() -> None:
+    """It is new, or its node was lost with them. Rank 0 alone evaluates in many scripts."""
+    model, state = begun()
+    model.eval()
+    first = modes.entry(state, 0).get()
+    model.train()
+    model[1].eval()
+    second = modes.entry(state, 1).get()
+    again, restored = begun()
+    restore(restored, first, second, None)
+    assert flags(again) == [True, True, False, False]
