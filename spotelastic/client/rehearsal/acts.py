@@ -26,11 +26,16 @@ Act = Callable[[], list[Row]]
 class Acts:
     """All acts of one rehearsal."""
 
-    def __init__(self, runs: Runs, plain: Played, again: Played) -> None:
-        """`plain` and `again` are two runs without interruptions."""
+    def __init__(self, runs: Runs, plain: Played, again: Played, *, is_over: bool) -> None:
+        """`plain` and `again` are two runs without interruptions.
+
+        `is_over`: they ended by themselves. Then the acts make a step less, and wait there: ranks
+        that come to the end meet nobody who is about to join.
+        """
         self._runs, self._plain, self._again = runs, plain, again
         record = plain.record
-        self._plan = rehearsal_plan.made(record.last, record.epoch)
+        self._is_over = is_over
+        self._plan = rehearsal_plan.made(record.last - is_over, record.epoch)
         self._noise = compare.noise(record, again.record)
         self._carried = compare.carried(record, again.record)
         self._lost: dict[str, compare.StepDifference] = {}
@@ -51,7 +56,8 @@ class Acts:
         """
         job, epoch, last = self._runs.job, self._plain.record.epoch, self._plan.last
         only = job.only or rehearsal_plan.ACTS
-        further = f"--steps {epoch + rehearsal_plan.FEWEST}" if epoch > last else ""
+        is_further = epoch > last and not self._is_over
+        further = f"--steps {epoch + rehearsal_plan.FEWEST}" if is_further else ""
         if "nodes" in only and self._runs.ranks > 1 and self._runs.has_gpus_for(3):
             yield "nodes go and come", self._changed
         elif "nodes" in only:
@@ -180,7 +186,7 @@ class Acts:
             "killed",
             nodes=str(nodes),
             workers=self._runs.ranks // nodes,
-            restarts=100,
+            restarts=2 * len(made.kills) + 3,  # else a script that fails by itself takes long
             orders={
                 "steps": made.last,
                 "dies": made.kills,
@@ -226,7 +232,7 @@ class Acts:
 
     def _longer(self, made: rehearsal_plan.Lengths) -> list[Row]:
         """End a shorter run, and go on with more steps."""
-        act, last = f"ended ({made.told}), and then made longer", self._plan.last
+        act, last = f"ended ({made.told}), and then made longer", self._plain.record.last
 
         def leg(number: int, args: tuple[str, ...]) -> Played:
             name, orders = f"longer-{number}", {"steps": last}

@@ -67,7 +67,8 @@ def _conduct(runs: Runs, pool: ThreadPoolExecutor) -> RehearsalAnswer:
             f"the script makes {counted(last, 'step')}: a rehearsal needs {rehearsal_plan.FEWEST} "
             "at least. Give it arguments for more"
         )
+    asked = runs.job.steps or rehearsal_plan.STEPS
     whole = rehearsal_plan.reach(last, plain.record.epoch, plain.record.pace)
-    if whole > last == rehearsal_plan.STEPS and not runs.job.steps:
-        plain, again = twice("plain-whole", "again-whole", steps=whole)
-    return Acts(runs, plain, again).play(pool)
+    if whole > last == asked and not runs.job.steps:
+        plain, again = twice("plain-whole", "again-whole", steps=(asked := whole))
+    return Acts(runs, plain, again, is_over=plain.record.last < asked).play(pool)
