@@ -242,6 +242,7 @@ class LocalInstances:
             type=instance.instance_type,
             address=machine.address,
             life_cycle="spot" if machine.spot else "on-demand",
+            image=instance.image_id or "",
             target_state=machine.target_state,
             tags=_tags(instance) if shows_tags else None,
             user_data=_text(instance.user_data),

@@ -61,6 +61,7 @@ class Facts:
     address: str
     life_cycle: str
     """"spot" or "on-demand"."""
+    image: str = ""
     target_state: str = ""
     """The state that its Auto Scaling group wants; empty outside a group."""
     tags: Mapping[str, str] | None = None
@@ -94,6 +95,7 @@ def _listing(documents: Mapping[str, str], folder: str) -> str | None:
 def _documents(facts: Facts) -> dict[str, str]:
     """Return all documents by their path below `META`."""
     documents = {
+        "ami-id": facts.image,
         "instance-id": facts.instance,
         "instance-life-cycle": facts.life_cycle,
         "instance-type": facts.type,
