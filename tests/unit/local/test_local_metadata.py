@@ -34,7 +34,7 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
         ("placement/availability-zone", "us-east-1a"),
         ("placement/region", "us-east-1"),
         ("placement/", "availability-zone\nregion"),
-        ("", "instance-id\ninstance-life-cycle\ninstance-type\nlocal-ipv4\nplacement/"),
+        ("", "ami-id\ninstance-id\ninstance-life-cycle\ninstance-type\nlocal-ipv4\nplacement/"),
     ],
 )
 def test_documents_and_listings(path: str, text: str) -> None:
