@@ -264,6 +264,40 @@ def test_a_step_that_differs_when_it_is_made_again_is_told_a_line_for_each(
         assert any(line.startswith("  So interruptions change") for line in lines)
 
 
+FREEZES = """\
+import os, signal
+import torch, torch.distributed as dist
+from torch import nn
+import spotelastic as se
+dist.init_process_group("gloo")
+net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+model = nn.parallel.DistributedDataParallel(net)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+with se.Checkpointer({"model": model, "optimizer": optimizer}) as checkpoint:
+    for step in checkpoint.steps(12):
+        with step:
+            optimizer.zero_grad()
+            model(torch.randn(8, 4)).square().mean().backward()
+            optimizer.step()
+            if step.number == 4:
+                net[1].eval()
+        if step.number == 8 and dist.get_rank() == 0 and not os.path.exists("died"):
+            open("died", "w").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+    print("trains", dist.get_rank(), *(each.training for each in net), flush=True)
+"""
+
+
+def test_a_layer_in_eval_mode_is_in_it_after_a_worker_was_killed(tmp_path: Path) -> None:
+    """Both workers are new processes then, in which the script puts none into eval mode."""
+    (tmp_path / "freezes.py").write_text(FREEZES)
+    two = ("--standalone", "--nproc-per-node", "2", "--snapshot-every", "1")
+    done = launch(*two, "freezes.py", cwd=tmp_path)
+    assert done.returncode == 0 and "ended by SIGKILL" in done.stderr, done.stderr
+    told = sorted(re.findall(r"trains (\d) (.+)", done.stdout))
+    assert told == [("0", "True False True"), ("1", "True False True")]
+
+
 RECORDED = """\
 import os, threading
 from torch.distributed.elastic.multiprocessing.errors import record

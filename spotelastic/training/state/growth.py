@@ -75,13 +75,7 @@ def _take_back(state: State) -> None:
 
 def measured(state: State) -> Measured:
     """Return what the state consists of now."""
-    modules = {
-        (name, f"{name}.{prefix}"): part
-        for name, value in state.values.items()
-        if isinstance(value, torch.nn.Module)
-        for prefix, part in submodules(value)
-    }
-    held = _tensors(state)
+    modules, held = modules_of(state), _tensors(state)
     tensors = {name: _kind_of(tensor) for name, tensor in held.items()}
     groups = {name: state.groups(optimizer) for name, optimizer in state.optimizers()}
     trained = {
@@ -91,6 +85,16 @@ def measured(state: State) -> Measured:
     }
     training = {name for name, part in modules.items() if part.training}
     return Measured([*state.values], modules, tensors, groups, trained, training)
+
+
+def modules_of(state: State) -> dict[Name, torch.nn.Module]:
+    """Return the modules of a state, and those within them, by name with a dot at its end."""
+    return {
+        (name, f"{name}.{prefix}"): part
+        for name, value in state.values.items()
+        if isinstance(value, torch.nn.Module)
+        for prefix, part in submodules(value)
+    }
 
 
 def changes(state: State, begun: Measured) -> list[ValueEntry]:

@@ -5,13 +5,10 @@ of its own, because many scripts let one rank evaluate.
 """
 
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import torch
-
 from spotelastic.training.state import growth
-from spotelastic.training.state.module_loading import submodules
 from spotelastic.training.state.state import State
 from spotelastic.training.state.value_entries import OWN, ValueEntry, own_entry
 
@@ -23,17 +20,10 @@ The size stays as it is: a value has room for itself alone.
 """
 
 
-def _modules(state: State) -> Iterator[tuple[growth.Name, torch.nn.Module]]:
-    for name, value in state.values.items():
-        if isinstance(value, torch.nn.Module):
-            for prefix, part in submodules(value):
-                yield (name, f"{name}.{prefix}"), part
-
-
 def entry(state: State, rank: int) -> ValueEntry:
     """Return the value that is saved of a rank."""
-    found = dict(_modules(state))
-    names = zlib.crc32(repr([*found]).encode())
+    found = growth.modules_of(state)
+    names = _checksum(found)
     trained = [(part, name in growth.begin(state).training) for name, part in found.items()]
 
     def modes() -> Saved:
@@ -60,8 +50,12 @@ def restore(
     """
     had = (value(f"{_NAME}{rank}") for rank in ranks)
     saved: Saved | None = next((each for each in had if each is not None), None)
-    found, begun = dict(_modules(state)), growth.begin(state).training
-    if saved is None or saved[0] != zlib.crc32(repr([*found]).encode()):
+    found, begun = growth.modules_of(state), growth.begin(state).training
+    if saved is None or saved[0] != _checksum(found):
         return
     for (name, part), evaluates in zip(found.items(), saved[1], strict=True):
         part.training = not evaluates and (part.training or (trains and name in begun))
+
+
+def _checksum(names: Iterable[growth.Name]) -> int:
+    return zlib.crc32(repr([*names]).encode())
