@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, MutableMapping
 from dataclasses import replace
 from typing import Any, ClassVar, NoReturn, Self, TypeVar
 
+import torch
 from spotelastic_checkpoints.types import Resume, Schedule
 
 from spotelastic.errors import SpotelasticError, UsageError
@@ -42,7 +43,7 @@ from spotelastic.training.runtime.session import Ranks, open_session
 from spotelastic.training.save.beside import Beside
 from spotelastic.training.save.save_plan import SavePlan
 from spotelastic.training.save.saving import COMMIT_WITHIN, Saving
-from spotelastic.training.state import growth, modes
+from spotelastic.training.state import each_rank, growth
 from spotelastic.training.state.state import State
 
 T = TypeVar("T")
@@ -106,6 +107,7 @@ class Checkpointer(Saving):
         self._schedule = Schedule(snapshot_every, checkpoint_every)
         self._take_over = take_over
         self._losses: Losses | None = None
+        self._loss: Any = math.nan
         self._logged = LoggedValues()
         self._measuring = Measuring()
         self._restored = False
@@ -172,7 +174,7 @@ class Checkpointer(Saving):
             self._client,
             lambda: [
                 *self._own.entries(ranks, lambda: self._last_step, self._is_loop_over),
-                modes.entry(self._state, ranks.rank),
+                each_rank.entry(self._state, ranks.rank, self._loss_at_end),
             ],
         )
         self._saved_step = self._last_committing = 0
@@ -196,15 +198,24 @@ class Checkpointer(Saving):
         self._plan.close()
         self._client.close()
 
-    def _count(self, step: int) -> None:
+    def _count(self, step: int, loss: Any) -> None:
         """Count a step that the other ranks have finished in a round that is over."""
         self._told_step = self._last_step = step
+        self._note(loss)
         self._state.stepped()
 
     def _resumed(self, step: int) -> None:
         self._entered()[1].page.enter(step)
         self._last_step = step
         self._save_restored()
+
+    def _note(self, loss: Any) -> None:
+        if loss is not None:
+            self._loss = loss.detach() if isinstance(loss, torch.Tensor) else loss
+
+    def _loss_at_end(self) -> float:
+        """Return the loss where a loop of steps is over; elsewhere training would wait for it."""
+        return float(self._loss) if self._loops.waits(self._last_step) else math.nan
 
     def _is_loop_over(self) -> bool:
         """Return whether a loop was over when the state became what it is."""
@@ -297,7 +308,8 @@ class Checkpointer(Saving):
             restored.world_size - 1, -1, -1
         )  # the first one alone evaluates, in many scripts
         own, trains = session.ranks.rank, self._told_step > 0
-        modes.restore(self._state, restored.own_value, (own, *others), trains=trains)
+        value = restored.own_value
+        self._loss = each_rank.restore(self._state, value, (own, *others), trains=trains)
         self._own.restore(session.ranks, restored, step)
         client.restored(restored.ident)
         self._last_step = restored.step
@@ -370,6 +382,7 @@ class Checkpointer(Saving):
             now = time.time()
             self._losses.publish(step, loss, now, total, float(samples))
             self._logged.publish(client.page, now)
+            self._note(loss)
         self._state.stepped(is_new=is_new)
         at_target = client.page.target == step
         self._last_step = step
@@ -436,6 +449,15 @@ class Checkpointer(Saving):
     def run_id(self) -> str:
         """The run's id for experiment trackers: it outlives restarts; a fresh start has another."""
         return self._session.run_id if self._session else os.environ.get("SPOTELASTIC_RUN_ID", "")
+
+    @property
+    def loss(self) -> torch.Tensor:
+        """The last loss of this rank, as a tensor of one element, for what is told after the steps.
+
+        A process that begins after the steps of an epoch, or of the run, has the saved one; on a
+        new rank it is another rank's. NaN if there is none.
+        """
+        return torch.as_tensor(self._loss)
 
     @property
     def stall(self) -> float:

@@ -277,7 +277,8 @@ with se.Checkpointer({"model": model, "optimizer": optimizer}) as checkpoint:
     for step in checkpoint.steps(12):
         with step:
             optimizer.zero_grad()
-            model(torch.randn(8, 4)).square().mean().backward()
+            step.loss = model(torch.randn(8, 4)).square().mean()
+            step.loss.backward()
             optimizer.step()
             if step.number == 4:
                 net[1].eval()
@@ -285,6 +286,7 @@ with se.Checkpointer({"model": model, "optimizer": optimizer}) as checkpoint:
             open("died", "w").close()
             os.kill(os.getpid(), signal.SIGKILL)
     print("trains", dist.get_rank(), *(each.training for each in net), flush=True)
+    print("last", dist.get_rank(), checkpoint.loss.item(), flush=True)
 """
 
 
@@ -296,6 +298,10 @@ def test_a_layer_in_eval_mode_is_in_it_after_a_worker_was_killed(tmp_path: Path)
     assert done.returncode == 0 and "ended by SIGKILL" in done.stderr, done.stderr
     told = sorted(re.findall(r"trains (\d) (.+)", done.stdout))
     assert told == [("0", "True False True"), ("1", "True False True")]
+    again = launch(*two, "freezes.py", cwd=tmp_path)
+    losses = [sorted(re.findall(r"last (\d .+)", each.stdout)) for each in (done, again)]
+    assert losses[0] == losses[1], "each rank tells the loss of a step that was made before"
+    assert len({each.split()[1] for each in losses[0]}) == 2, "not the same one"
 
 
 RECORDED = """\

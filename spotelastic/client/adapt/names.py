@@ -1,7 +1,8 @@
 """Finds the names that a loop reads and writes across its turns, which a new process has to know.
 
 A name is carried from turn to turn if a turn may read it before it has written it, or if it is read
-after the steps. Plain values are put into the state. All else that a loop may change is refused.
+after the steps. Plain values are put into the state, and the last loss is the Checkpointer's. All
+else that a loop may change is refused.
 """
 
 import ast
@@ -23,7 +24,7 @@ from spotelastic.client.adapt.changes import (
     owners,
     reached,
 )
-from spotelastic.client.adapt.loops import TrainingLoop
+from spotelastic.client.adapt.loops import TrainingLoop, loss_of
 from spotelastic.client.adapt.objects import is_shared
 from spotelastic.client.adapt.source import (
     Function,
@@ -50,6 +51,8 @@ HARMLESS = re.compile(
     r"repeat_interleave|exists"
 )
 """Methods that change nothing of what a step computes."""
+SAME = ("item", "detach", "cpu", "data")
+"""What leaves a loss as it is."""
 NOTES = ("SummaryWriter", "getLogger", "get_logger")
 """What makes an object that is only told something."""
 
@@ -68,6 +71,8 @@ class Carried:
     """Those that an epoch's end writes."""
     after: list[str] = field(default_factory=list)
     """Those that are read after the loop."""
+    loss: str = ""
+    """The name of the last loss, where what follows the steps tells it."""
 
 
 def carried(source: Source, loop: TrainingLoop, objects: Sequence[str]) -> Carried:
@@ -78,7 +83,8 @@ def carried(source: Source, loop: TrainingLoop, objects: Sequence[str]) -> Carri
     before, end = loop.parts
     step, taken = loop.loop.body, bound([loop.loop.target])
     _check_changes(source, loop, {*objects}, bound([loop.outermost]))
-    later = _exposed(_following(source, loop), set())[0]
+    following = _following(source, loop)
+    later = _exposed(following, set())[0]
     step_reads = _exposed(step, taken)[0]
     end_reads, reads = _exposed(end, set())[0], _exposed([*before, *step, *end], taken)[0]
     filled = {root_name(call) for call in calls([*step, *end], *FILLED)}
@@ -95,10 +101,13 @@ def carried(source: Source, loop: TrainingLoop, objects: Sequence[str]) -> Carri
         of_epoch |= bound([loop.epochs.target]) & later
     of_epoch |= {n for n in bound(before) if n in later and n not in of_step}
     found = Carried()
+    for name in sorted(of_step - step_reads):
+        if _is_last_loss(source, loop, name, [*end, *following]):
+            found.loss, of_step = name, of_step - {name}
     for name in sorted(of_step | of_epoch):
         found.initial[name] = _initial(source, loop, found, name, in_step=name in of_step)
     found.of_step, found.of_epoch = sorted(of_step), sorted(of_epoch)
-    found.after = sorted(later & {*found.initial})
+    found.after = sorted(later & {*found.initial, found.loss})
     return found
 
 
@@ -153,6 +162,33 @@ def _initial(
     elif isinstance(first, ast.List):  # it may have been filled since
         return name
     return source.code(first) or "None"
+
+
+def _is_last_loss(source: Source, loop: TrainingLoop, name: str, after: Sequence[ast.stmt]) -> bool:
+    """Whether a name is a step's loss, and what comes after the steps only reads its number."""
+    loss, backward = loss_of(source, loop) or ("", loop.loop)
+    reads = [each for each in nodes(after, ast.Name) if each.id == name]
+    sets = [each for each, _ in written(loop.outermost, name)]
+    return (
+        name == loss
+        and all(each in loop.loop.body and each.lineno < backward.lineno for each in sets)
+        and all(_is_number(source, each) for each in reads)
+        and not [*_otherwise(source, loop, name)]
+    )
+
+
+def _is_number(source: Source, name: ast.AST) -> bool:
+    """Whether of a tensor only its number is read: `{loss:.3f}`, `loss.item()`, `float(loss)`."""
+    for each in source.around(name):
+        if isinstance(each, ast.FormattedValue):
+            return each.conversion == -1
+        if isinstance(each, ast.Call) and (
+            last_name(each.func) == "item" or dotted(each.func) == "float"
+        ):
+            return True
+        if not isinstance(each, ast.Call) and getattr(each, "attr", "") not in SAME:
+            return False
+    return False
 
 
 def _otherwise(source: Source, loop: TrainingLoop, name: str) -> Iterator[tuple[ast.AST, str]]:

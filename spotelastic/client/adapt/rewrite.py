@@ -111,7 +111,9 @@ class _Writer:
         self._number = f"({number}) % {self._length}" if loop.epochs else number
 
     def _get(self, *names: str) -> list[str]:
-        return [f'{name} = {self._state}["{name}"]' for name in names]
+        saved = {name: f'{self._state}["{name}"]' for name in names}
+        saved[self._names.loss] = f"{self._checkpoint}.loss"
+        return [f"{name} = {saved[name]}" for name in names]
 
     def _put(self, *names: str) -> list[str]:
         return [f'{self._state}["{name}"] = {name}' for name in names]
@@ -164,7 +166,8 @@ class _Writer:
         text.replace(loop.replaced, f"{self._checkpoint}.steps(({number} + 1) * {self._length})")
         text.replace(epochs.iter, f"{self._checkpoint}.epochs({count}, {loop.length})")
         text.replace(epochs.target, number)
-        text.after(_end(loop.loop), *(deep + line for line in self._get(*names.of_step)))
+        told = [*names.of_step, *([names.loss] if names.loss else [])]
+        text.after(_end(loop.loop), *(deep + line for line in self._get(*told)))
         text.after(_end(epochs), *(deep + line for line in self._put(*names.of_epoch)))
 
     def around(self, objects: Sequence[str]) -> None:

@@ -51,7 +51,7 @@ class LoopParts:
     """A step is finished, with this loss: publishes it, and saves it where a save is due."""
     waits_after: Callable[[int], bool]
     """Returns whether `count` of this step waits for others, as nodes are about to come or go."""
-    count_quietly: Callable[[int], None]
+    count_quietly: Callable[[int, Any], None]
     """The same, but nobody is told, and nothing is saved: the round is over."""
     save_alone: Callable[[], None]
     """Saves the last step into this node's memory, without the other ranks, if that is possible."""

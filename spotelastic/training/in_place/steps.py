@@ -362,7 +362,7 @@ class Steps:
         self._undo.finished(attempt.stepped)
         if attempt.is_behind:
             assert attempt.order is not None
-            self._loop.count_quietly(attempt.step.number)
+            self._loop.count_quietly(attempt.step.number, attempt.step.shown)
             self._finish(attempt)
             self._entry = attempt.order, Standing(attempt.step.number)
             return True

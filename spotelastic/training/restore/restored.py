@@ -28,7 +28,7 @@ from spotelastic.training.restore.per_rank_loading import PerRankEntries
 from spotelastic.training.restore.saved_items import Box, SavedItems, hull, overlap
 from spotelastic.training.restore.streaming import Copy, Window, fill, joined, windows
 from spotelastic.training.runtime.arena_folder import say
-from spotelastic.training.state import growth, modes, module_loading
+from spotelastic.training.state import each_rank, growth, module_loading
 from spotelastic.training.state.chunks import Chunk
 from spotelastic.training.state.compatibility import (
     WRAPPERS,
@@ -135,7 +135,7 @@ class RestoreSource:
             if fqn in self._elsewhere:
                 continue
             for file, item in pieces:
-                of_others = item.rank not in (SHARED, rank) and not modes.is_entry(fqn)
+                of_others = item.rank not in (SHARED, rank) and not each_rank.is_entry(fqn)
                 if file != self._contents.file or of_others:
                     continue
                 if not item.is_tensor or fqn not in boxes:

@@ -132,6 +132,23 @@ def test_objects_that_an_epoch_makes_anew_are_no_concern_of_the_state(last: str)
     assert f"        {last}\n" in f"{below(text)}\n"
 
 
+@pytest.mark.parametrize(
+    "tells",
+    ["print(f'{epoch} {loss:.3f}')", "print(loss.detach().cpu().item())", "print(float(loss))"],
+)
+def test_the_last_loss_is_the_checkpointers_where_what_follows_tells_its_number(tells: str) -> None:
+    """Each worker has its own, which is no value of the state."""
+    lines = below(epochs(end=f"{tells}\n", after="print('final', loss.item())\n")).splitlines()
+    steps = lines.index("                optimizer.step()") + 1
+    assert lines[steps:] == [
+        "        loss = checkpoint.loss",
+        f"        {tells}",
+        "    loss = checkpoint.loss",
+        "print('final', loss.item())",
+    ]
+    assert '"loss"' not in "".join(lines)
+
+
 def test_epochs_that_count_from_one_go_on_counting_from_one() -> None:
     made = below(epochs().replace("range(3)", "range(1, n + 1)"))
     assert "for epoch_number in checkpoint.epochs(n, len(loader)):" in made

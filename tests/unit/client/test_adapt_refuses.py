@@ -172,6 +172,9 @@ FORMS: dict[str, tuple[str, str]] = {
     "tensor added up": (epochs("total += loss\n", before="total = 0\n"), "carries total"),
     "tensors listed": (epochs("losses.append(loss)\n", before="losses = []\n"), "carries losses"),
     "read at the end": (epochs(end="print(loss)\n"), "carries loss"),
+    "changed by its reader": (epochs(end="print(loss.float().add_(1))\n"), "carries loss"),
+    "set again at the end": (epochs(end="print(loss.item())\nloss = 0\n"), "carries loss"),
+    "set after it is used": (epochs("loss = 2 * loss\n", end="print(loss.item())\n"), "carries"),
     "read after the loop": (epochs(after="print(x)\n"), "carries x"),
     "what a function says": (
         epochs(end="best = evaluate(model)\n", before="best = 0\n", after="print(best)\n"),
