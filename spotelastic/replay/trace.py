@@ -5,9 +5,6 @@ Events are read, one per line, `milliseconds,add|remove,node`; and counts per in
 is drawn at random, the same way each time. Of a trace with `price_info` each number says whether
 a launch would have failed, as SkyNomad writes it: 1 is no node.
 
-A folder holds the rounds of a prober, a file for each: how many of the instances that it asked for
-were launched in each zone, and given back at once.
-
 Whether a launch would have succeeded is not the same as whether nodes would have stayed: such
 *probes* are told apart.
 """
@@ -19,9 +16,7 @@ import random
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from spotelastic.errors import UsageError
 
@@ -33,10 +28,6 @@ MOST_DIGITS = 15
 """Digits of the largest number of milliseconds. A longer number is no time."""
 EVENT = "expected milliseconds,add|remove,node"
 COUNTS = 'expected {"metadata": {"gap_seconds": SECONDS}, "data": [NODES, ...]}'
-ROUND = (
-    'expected {"scheduled_at": TIME, "interval_sec": SECONDS, "zone_results": '
-    '{ZONE: {"instances_created": NODES}}}'
-)
 PROBES = "availability"
 """Folder in which https://github.com/skypilot-org/spot-traces keeps what probes have found."""
 
@@ -78,24 +69,16 @@ class Trace:
         return sum(span.end < math.inf for span in self.spans)
 
 
-def read(path: Path, zone: str = "") -> Trace:
-    """Read a trace; of a folder that of this zone.
-
-    Raises `UsageError` with file, line and what was expected there.
-    """
-    if path.is_dir():
-        return _rounds(path, zone)
-    if zone:
-        raise UsageError(f"--zone {zone}: {path} is one trace; only a folder of rounds has zones")
-    trace = _read(path)
-    return replace(trace, probes=trace.probes or PROBES in path.absolute().parts)
-
-
-def _read(path: Path) -> Trace:
+def read(path: Path) -> Trace:
+    """Read a trace. Raises `UsageError` with file, line and what was expected there."""
     text = _text(path)
     counts = text.lstrip().startswith("{")
     trace = _counts(path, text) if counts else _events(path, text)
-    return _checked(path, trace, COUNTS if counts else EVENT)
+    if not trace.spans:
+        raise UsageError(f"{path}: contains no nodes: {COUNTS if counts else EVENT}")
+    if trace.length <= 0:
+        raise UsageError(f"{path}: covers no time: expected events at two times at least")
+    return replace(trace, probes=trace.probes or PROBES in path.absolute().parts)
 
 
 def _text(path: Path) -> str:
@@ -107,14 +90,6 @@ def _text(path: Path) -> str:
         raise UsageError(f"{path}: {error.strerror or error}") from None
     except UnicodeDecodeError:
         raise UsageError(f"{path}: not a text file: {EVENT}, or a JSON file") from None
-
-
-def _checked(path: Path, trace: Trace, expected: str) -> Trace:
-    if not trace.spans:
-        raise UsageError(f"{path}: contains no nodes: {expected}")
-    if trace.length <= 0:
-        raise UsageError(f"{path}: covers no time: expected events at two times at least")
-    return trace
 
 
 def _events(path: Path, text: str) -> Trace:
@@ -171,39 +146,6 @@ def _counts(path: Path, text: str) -> Trace:
         raise UsageError(f"{path}: a trace with price_info has 1 for a node that is taken, or 0")
     nodes = [(at * gap, 1 - count if probes else count) for at, count in enumerate(counts)]
     return replace(_from_counts(path.stem, nodes, gap), probes=probes)
-
-
-def _rounds(folder: Path, zone: str) -> Trace:
-    """Read the rounds of a prober: each zone has what was launched there until the next round."""
-    found = (_round(path) for path in folder.glob("*.json"))
-    rounds = sorted(found, key=lambda each: each[0])
-    zones = sorted({name for *_, found in rounds for name in found})
-    if not zones:
-        raise UsageError(f"{folder}: contains no rounds of a prober: {ROUND}")
-    if zone not in zones:
-        told = (
-            f"--zone {zone}: no such zone" if zone else f"{folder}: give one of its zones (--zone)"
-        )
-        raise UsageError(f"{told}: {', '.join(zones)}")
-    begun = rounds[0][0]
-    counts = [(at - begun, found[zone]) for at, _, found in rounds if zone in found]
-    trace = _from_counts(zone, counts, rounds[-1][1])
-    return replace(_checked(folder, trace, ROUND), probes=True)
-
-
-def _round(path: Path) -> tuple[float, float, dict[str, int]]:
-    """Return when a round was, the seconds until the next one, and what each zone had."""
-    try:
-        value: Any = json.loads(_text(path))
-        at, every = datetime.fromisoformat(value["scheduled_at"]), float(value["interval_sec"])
-        found = {
-            str(zone): int(its["instances_created"]) for zone, its in value["zone_results"].items()
-        }
-        if not 0 < every < math.inf or not all(0 <= each <= MOST_NODES for each in found.values()):
-            raise ValueError(every)
-        return at.timestamp(), every, found
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise UsageError(f"{path}: not a round of a prober: {ROUND}") from None
 
 
 def _from_counts(name: str, counts: Iterable[tuple[float, int]], gap: float) -> Trace:

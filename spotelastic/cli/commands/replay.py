@@ -26,11 +26,9 @@ TraceFile = Annotated[
     Path,
     typer.Argument(
         metavar="TRACE",
-        help="Lines of milliseconds,add|remove,node; JSON with a node count per interval; or a "
-        "folder with the rounds of a prober.",
+        help="Lines of milliseconds,add|remove,node; or JSON with a node count per interval.",
     ),
 ]
-Zone = Annotated[str, typer.Option(help="With a folder of rounds: the zone to play.")]
 Minimum = Annotated[int, typer.Option("--min", min=1, help="Minimum number of nodes.")]
 Maximum = Annotated[
     int | None,
@@ -129,7 +127,6 @@ def replay(
     spot_patience: SpotPatience = 600.0,
     max_cost: MaxCost = None,
     deadline: Deadline = None,
-    zone: Zone = "",
     json: AsJson = False,
 ) -> None:
     """Simulate a job on a recorded spot trace, in virtual time.
@@ -141,7 +138,7 @@ def replay(
     from spotelastic.replay.trace import read
 
     _check_times(step_time, {"--notice": notice, "--boot": boot, "--start-time": start_time})
-    trace = read(file, zone)
+    trace = read(file)
     asked = _asked(trace, minimum, maximum)
     bought = capacity(on_demand, spot_patience, asked, max_cost=max_cost)
     saves = _schedule(snapshot_every, checkpoint_every)

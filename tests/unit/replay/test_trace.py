@@ -2,12 +2,9 @@
 
 import json
 import math
-import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from spotelastic.errors import UsageError
 from spotelastic.replay.trace import Span, read
@@ -43,68 +40,6 @@ def test_counts_become_nodes_that_are_there_at_the_time(tmp_path: Path) -> None:
         assert sum(span.start <= at < span.end for span in trace.spans) == count
     assert trace.length == 3000.0
     assert read(file) == trace
-
-
-def round_of(at: int, **zones: int) -> str:
-    """What SkyNomad's prober writes of a round, ten minutes after the one before."""
-    minute = f"{at // 6:02}:{at % 6}0"
-    told = {
-        "run_id": f"20251003-{minute}",
-        "scheduled_at": f"2025-10-03T{minute}:00.002281-07:00",
-        "interval_sec": 600,
-        "status": "success",
-        "zone_results": {
-            zone.replace("_", "-"): {"instances_created": count, "instances_requested": 16}
-            for zone, count in zones.items()
-        },
-    }
-    return json.dumps(told)
-
-
-@given(
-    st.dictionaries(
-        st.integers(0, 40),
-        st.fixed_dictionaries({"us_west1_a": st.integers(0, 16), "us_east4_b": st.integers(0, 16)}),
-        min_size=2,
-    )
-)
-def test_the_rounds_of_a_prober_are_a_trace_of_each_zone(
-    rounds: dict[int, dict[str, int]],
-) -> None:
-    """A round that is missing changes nothing: what was there before is still there."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        for number, (at, found) in enumerate(rounds.items()):
-            (folder / f"{number}.json").write_text(round_of(at, **found))
-        begun = min(rounds)
-        for zone in ("us_west1_a", "us_east4_b"):
-            if not any(found[zone] for found in rounds.values()):
-                continue
-            trace = read(folder, zone.replace("_", "-"))
-            assert trace.probes
-            assert trace.length == pytest.approx((max(rounds) - begun + 1) * 600.0)
-            for at in range(begun, max(rounds) + 1):
-                moment = (at - begun) * 600.0 + 300.0
-                there = sum(span.start <= moment < span.end for span in trace.spans)
-                assert there == rounds[max(each for each in rounds if each <= at)][zone]
-
-
-def test_a_folder_of_rounds_is_told_by_its_zones(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="contains no rounds of a prober"):
-        read(tmp_path)
-    written(tmp_path, round_of(0, us_west1_a=3, us_east4_b=0), "one.json")
-    with pytest.raises(
-        UsageError, match=r"give one of its zones \(--zone\): us-east4-b, us-west1-a"
-    ):
-        read(tmp_path)
-    with pytest.raises(UsageError, match="--zone x: no such zone: us-east4-b"):
-        read(tmp_path, "x")
-    for other in ("{}", "[]", "no JSON", round_of(1, us_west1_a=-1)):
-        broken = written(tmp_path, other, "two.json")
-        with pytest.raises(UsageError, match="not a round of a prober"):
-            read(tmp_path, "us-west1-a")
-    with pytest.raises(UsageError, match="only a folder of rounds has zones"):
-        read(broken, "us-west1-a")
 
 
 def test_a_trace_with_prices_says_when_the_node_was_taken(tmp_path: Path) -> None:
