@@ -164,14 +164,14 @@ def _by_hand(source: Source) -> str:
 
 
 def _changes(
-    loop: TrainingLoop, objects: Sequence[str], names: Carried, data: ElasticData | None
+    loop: TrainingLoop, objects: Sequence[str], names: Carried, data: Sequence[ElasticData]
 ) -> Iterator[str]:
-    saved = [*objects, *names.initial, *([] if data is None else ["sampler"])]
+    saved = [*objects, *names.initial, *("sampler" for each in data if each.trains)]
     yield f"line {loop.outermost.lineno}: a Checkpointer saves {', '.join(saved)}"
     yield f"line {loop.loop.lineno}: each turn of the loop is a step"
-    if data is not None:
+    for each in data:
         yield (
-            f"line {data.call.lineno}: an ElasticSampler deals out the data, so that each sample "
+            f"line {each.call.lineno}: an ElasticSampler deals out the data, so that each sample "
             "comes once in an epoch, with any number of workers"
         )
 

@@ -88,7 +88,7 @@ def _returned(source: Source, call: ast.Call, inside: tuple[str, ...]) -> list[a
         more |= owners(source, each.value, inside)
     while more - found:
         found, more = found | more, more.union(*(taken.get(each, ()) for each in more))
-    return [_given(call, function, each) for each in sorted(found & arguments(function.args))]
+    return [given(call, function, each) for each in sorted(found & arguments(function.args))]
 
 
 def changes(
@@ -142,8 +142,8 @@ def _touched(source: Source, body: Sequence[ast.AST]) -> Iterator[tuple[ast.AST,
         if (name in FIRST or in_place) and call.args:
             yield call, call.args[0], name
         for filled in ("out", "file"):
-            if (given := argument(call, filled)) is not None and not _is_new(source, given):
-                yield call, given, f"{filled}="
+            if (held := argument(call, filled)) is not None and not _is_new(source, held):
+                yield call, held, f"{filled}="
     called = {call.func for call in nodes(body, ast.Call)}
     for each in nodes(body, ast.Attribute, ast.Subscript):
         if getattr(each, "attr", "") in GROWS and each not in called:  # handed on, to be called
@@ -170,10 +170,10 @@ def _by_functions(
             source, function.body, bound(function.body), (*inside, name)
         ):
             if changed in arguments(function.args) and alters(how):
-                yield call, _given(call, function, changed), how
+                yield call, given(call, function, changed), how
 
 
-def _given(call: ast.Call, function: Function | ast.Lambda, name: str) -> ast.expr:
+def given(call: ast.Call, function: Function | ast.Lambda, name: str) -> ast.expr:
     """Return what a name of a function stands for where it is called."""
     args = function.args
     plain = [each.arg for each in (*args.posonlyargs, *args.args, *args.kwonlyargs)]
@@ -208,7 +208,7 @@ def modes(
             yield call, root_name(call), call.func.attr == "train" and not is_off
         elif function is not None and name not in inside:
             for _, module, trains in modes(source, function.body, (*inside, name)):
-                yield call, root_name(_given(call, function, module)), trains
+                yield call, root_name(given(call, function, module)), trains
 
 
 def elsewhere(source: Source, loop: ast.AST) -> Iterator[tuple[Sequence[ast.AST], set[str]]]:

@@ -261,3 +261,17 @@ def loss_of(source: Source, loop: TrainingLoop) -> tuple[str, ast.stmt] | None:
     if isinstance(named, ast.Call) and last_name(named.func) == "scale" and named.args:
         named = named.args[0]
     return (named.id, source.statement(call)) if isinstance(named, ast.Name) else None
+
+
+def following(source: Source, loop: TrainingLoop) -> list[ast.stmt]:
+    """Return the statements of the loop's function that come after it."""
+    found: list[ast.stmt] = []
+    inner: ast.AST = loop.outermost
+    for each in source.around(loop.outermost):
+        for body in (getattr(each, "body", []), getattr(each, "orelse", [])):
+            if isinstance(body, list) and inner in body:
+                found += body[body.index(inner) + 1 :]
+        if each is loop.scope:
+            break
+        inner = each
+    return found

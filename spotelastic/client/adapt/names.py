@@ -24,12 +24,10 @@ from spotelastic.client.adapt.changes import (
     owners,
     reached,
 )
-from spotelastic.client.adapt.loops import TrainingLoop, loss_of
-from spotelastic.client.adapt.objects import is_shared
+from spotelastic.client.adapt.loops import TrainingLoop, following, loss_of
 from spotelastic.client.adapt.source import (
     Function,
     Source,
-    argument,
     bound,
     calls,
     dotted,
@@ -40,6 +38,7 @@ from spotelastic.client.adapt.source import (
     root_name,
     written,
 )
+from spotelastic.client.adapt.values import Values
 
 HARMLESS = re.compile(
     r"train|eval|zero_grad|backward|to|cuda|cpu|float|half|set_epoch|print|log|"
@@ -83,8 +82,8 @@ def carried(source: Source, loop: TrainingLoop, objects: Sequence[str]) -> Carri
     before, end = loop.parts
     step, taken = loop.loop.body, bound([loop.loop.target])
     _check_changes(source, loop, {*objects}, bound([loop.outermost]))
-    following = _following(source, loop)
-    later = _exposed(following, set())[0]
+    after = following(source, loop)
+    later = _exposed(after, set())[0]
     step_reads = _exposed(step, taken)[0]
     end_reads, reads = _exposed(end, set())[0], _exposed([*before, *step, *end], taken)[0]
     filled = {root_name(call) for call in calls([*step, *end], *FILLED)}
@@ -102,7 +101,7 @@ def carried(source: Source, loop: TrainingLoop, objects: Sequence[str]) -> Carri
     of_epoch |= {n for n in bound(before) if n in later and n not in of_step}
     found = Carried()
     for name in sorted(of_step - step_reads):
-        if _is_last_loss(source, loop, name, [*end, *following]):
+        if _is_last_loss(source, loop, name, [*end, *after]):
             found.loss, of_step = name, of_step - {name}
     for name in sorted(of_step | of_epoch):
         found.initial[name] = _initial(source, loop, found, name, in_step=name in of_step)
@@ -116,7 +115,7 @@ def _initial(
 ) -> str:
     """Return what a carried name has before the loop. Raises `NotUnderstood`."""
     before, end = loop.parts
-    shared = source if is_shared(source) else None
+    values, around = Values(source, loop), loop.outermost
 
     def no(node: ast.AST, why: str) -> Exception:
         return source.no(
@@ -127,18 +126,17 @@ def _initial(
 
     if loop.epochs is not None and name == dotted(loop.epochs.target):
         raise no(loop.epochs, "it is set by the loop of epochs as well")
-    sets = [*written([*loop.loop.body, *end], name)]
-    sets += [
-        (c, c.args[0]) for c in calls([*loop.loop.body, *end], *FILLED) if root_name(c) == name
-    ]
+    turn = ast.Module([*loop.loop.body, *end], [])
+    sets = [(n, v, around if at is turn else at) for n, v, at in values.sets(name, turn)]
+    sets += [(c, c.args[0], around) for c in calls(turn, *FILLED) if root_name(c) == name]
     for node, why in _otherwise(source, loop, name):
         raise no(node, why)
-    for node, value in sets:
-        if value is None or not _is_plain(value, loop, {name}, shared=shared):
+    for node, value, at in sets:
+        if value is None or not values.is_plain(value, at, frozenset({name})):
             shown = "something" if value is None else source.code(value)[:60]
             alike = " that all workers have alike (sum it before: torch.distributed.all_reduce())"
             told = f"it is set by {shown}, which is not seen to be a plain value"
-            raise no(node, told + (alike if shared else ""))
+            raise no(node, told + (alike if values.shared else ""))
     if name != loop.counter and not sets:
         raise no(loop.outermost, "it is not seen to be a plain value")
     resets = [value for _, value in written(before, name)]
@@ -209,70 +207,6 @@ def _free(source: Source, loop: TrainingLoop, function: ast.AST) -> set[str]:
     return names if outer and not around else set()
 
 
-def _is_plain(
-    value: ast.AST, loop: TrainingLoop, known: set[str], *, shared: Source | None
-) -> bool:
-    """Whether a value is a plain one for certain: a number, a text, or a container of such.
-
-    `shared`: a script whose workers must have it alike.
-    """
-    if isinstance(value, ast.Name):
-        counted = {loop.counter, dotted(loop.epochs and loop.epochs.target)}
-        if value.id in known | counted or _is_count(shared, value):
-            return True
-        sets = [v for _, v in written(loop.outermost, value.id)]
-        more = known | {value.id}
-        return bool(sets) and all(v and _is_plain(v, loop, more, shared=shared) for v in sets)
-    if isinstance(value, ast.Call):
-        plain = last_name(value.func) in ("item", "tolist", "len", "int", "float", "round", "numel")
-        size = last_name(value.func) == "size" and bool(value.args)
-        both = dotted(value.func) in ("min", "max", "sum", "abs")
-        inner = both and all(_is_plain(each, loop, known, shared=shared) for each in value.args)
-        if inner or _is_count(shared, value):
-            return True
-        return (plain or size) and (shared is None or _is_alike(shared, loop, value))
-    kinds = ast.BinOp | ast.UnaryOp | ast.IfExp | ast.Tuple | ast.List | ast.Constant | ast.Compare
-    parts = [each for each in ast.iter_child_nodes(value) if isinstance(each, ast.expr)]
-    return isinstance(value, kinds) and all(
-        _is_plain(each, loop, known, shared=shared) for each in parts
-    )
-
-
-def _is_alike(source: Source, loop: TrainingLoop, value: ast.Call) -> bool:
-    """Whether a number is made of sums over all workers, and of how many these are, alone."""
-
-    def is_sum(name: str) -> bool:
-        for call in calls(loop.outermost, "all_reduce"):
-            given = argument(call, "tensor", 0)
-            within = next(source.around(source.statement(call)))
-            later = [
-                new if isinstance(each, ast.AugAssign) else None
-                for each, new in written(loop.outermost, name)
-                if call.lineno < getattr(each, "lineno", 0) <= value.lineno
-            ]
-            if (
-                owners(source, given) == {name}
-                and argument(call, "async_op", 3) is None
-                and call.lineno < value.lineno
-                and within in source.around(value)
-                and all(_is_count(source, new) for new in later)
-            ):
-                return True
-        return False
-
-    names = {each for each in read([value]) if each not in source.imported}
-    return all(is_sum(each) or _is_count(source, ast.Name(each), loop.scope) for each in names)
-
-
-def _is_count(source: Source | None, value: ast.AST | None, scope: ast.AST | None = None) -> bool:
-    """Whether a value is a number that is written out, or how many workers there are."""
-    if source is not None and isinstance(value, ast.Name):
-        value = source.made(value.id, scope or source.scope(value))
-    return isinstance(value, ast.Constant) or (
-        isinstance(value, ast.Call) and last_name(value.func) == "get_world_size"
-    )
-
-
 def calls_on(body: Sequence[ast.AST], name: str) -> bool:
     """Return whether something is added to a list of this name."""
     return any(root_name(call) == name for call in calls(body, *FILLED))
@@ -300,20 +234,6 @@ def _exposed(body: Sequence[ast.AST], known: set[str]) -> tuple[set[str], set[st
         if not isinstance(each, ast.For | ast.While | ast.Try):
             known = known | now
     return found, known
-
-
-def _following(source: Source, loop: TrainingLoop) -> list[ast.stmt]:
-    """Return the statements of the loop's function that come after it."""
-    found: list[ast.stmt] = []
-    inner: ast.AST = loop.outermost
-    for each in source.around(loop.outermost):
-        for body in (getattr(each, "body", []), getattr(each, "orelse", [])):
-            if isinstance(body, list) and inner in body:
-                found += body[body.index(inner) + 1 :]
-        if each is loop.scope:
-            break
-        inner = each
-    return found
 
 
 # -- what a part changes of objects ----------------------------------------------------------------

@@ -180,10 +180,12 @@ class ElasticData:
     """The expression that makes the sampler."""
     former: ast.Call | None
     """The DistributedSampler in whose place it is."""
+    trains: bool
+    """Whether the loop goes over it; if not, it is for evaluations."""
 
 
-def elastic_data(source: Source, loop: TrainingLoop, workers: int | None) -> ElasticData | None:
-    """Return the loader that gets an `ElasticSampler`; None if the loop goes over a range.
+def elastic_data(source: Source, loop: TrainingLoop, workers: int | None) -> list[ElasticData]:
+    """Return the loaders that get an `ElasticSampler`: the loop's, if it goes over one, and others.
 
     `workers`: how many workers the script's batch size was meant for. Raises `NotUnderstood`.
     """
@@ -196,28 +198,34 @@ def elastic_data(source: Source, loop: TrainingLoop, workers: int | None) -> Ela
             "accelerator.device, and name what it returns for model and optimizer in the state",
         )
     call = source.made(name, loop.scope) if name else None
-    former = _former(source, call) if call is not None else None
+    former = _former(source, call, trains=True) if call is not None else None
+    others = [each for each in calls(source.tree, "DataLoader") if each is not call]
+    formers = {each: made for each in others if (made := _former(source, each, trains=False))}
     for each in nodes(source.tree, ast.Call):
         fixed = "DistributedSampler" in source.full_name(each.func) or last_name(each.func) in FIXED
-        if each is not former and (fixed or argument(each, "num_replicas")):
+        dealt_out = fixed or argument(each, "num_replicas")
+        if dealt_out and each is not former and each not in formers.values():
             raise source.no(
                 each,
                 f"{source.code(each.func)}() deals out samples to the ranks that there are when it "
                 f"is made, and they change: {BY_HAND}",
             )
+    found = [_elastic(source, loop, *each, workers) for each in formers.items()]
     if not name:
-        return None
+        return found
     if call is None or last_name(call.func) != "DataLoader":
         raise source.no(
             loop.loop, f"{name} is not seen to be made once, by a DataLoader: {BY_HAND}"
         )
-    return _elastic(source, loop, call, former, workers)
+    return [_elastic(source, loop, call, former, workers), *found]
 
 
 def _elastic(
     source: Source, loop: TrainingLoop, call: ast.Call, former: ast.Call | None, workers: int | None
 ) -> ElasticData:
-    name = dotted(loop.over)
+    line = source.statement(call)
+    trains = call is source.made(dotted(loop.over), loop.scope)
+    name = dotted(loop.over if trains else getattr(line, "targets", [None])[0])
     dataset, size = argument(call, "dataset", 0), argument(call, "batch_size", 1)
     given = {each.arg for each in call.keywords}
     if not dotted(dataset) or len(call.args) > 2 or given & {"batch_sampler", "generator", None}:
@@ -227,7 +235,6 @@ def _elastic(
         )
         how = f"write `{first}` in a line before, and use that" if first else BY_HAND
         raise source.no(call, f"{made}: {how}")
-    line = source.statement(call)
     if any(isinstance(each, ast.For | ast.While) for each in source.around(call)) or (
         source.lines[line.lineno - 1][: line.col_offset].strip()
     ):
@@ -237,17 +244,20 @@ def _elastic(
         if each.name == made_by and any("Iterable" in source.code(base) for base in each.bases):
             raise source.no(call, f"{made_by} has no order that could be gone on in: {BY_HAND}")
     for use in nodes(source.tree, ast.Name):
-        around = next(source.around(use), None)
-        length = isinstance(around, ast.Call) and dotted(around.func) == "len"
-        fits = length or use is loop.over or getattr(around, "attr", "") == "dataset"
-        fits = fits or any(
-            isinstance(each, Function) and name in arguments(each) for each in source.around(use)
-        )
-        if use.id == name and isinstance(use.ctx, ast.Load) and not fits:
+        if _is_misused(source, use, name, loop if trains else None):
+            only = "is for training alone, and" if trains else "deals out batches of all workers:"
             raise source.no(
                 use,
-                f"{name} is used here as well: with an ElasticSampler it is for training alone, "
-                "and has no batch_size and no sampler of its own. Make another one",
+                f"{name} is used here as well: with an ElasticSampler it {only} has no "
+                "batch_size and no sampler of its own. Make another one",
+            )
+    dealt_by = dotted(argument(call, "sampler"))
+    for use in nodes(source.tree, ast.Name) if former is not None else ():
+        around = next(source.around(use), None)
+        fits = isinstance(around, ast.keyword) or getattr(around, "attr", "") == "set_epoch"
+        if use.id == dealt_by and isinstance(use.ctx, ast.Load) and not fits:
+            raise source.no(
+                use, f"{dealt_by} is used here as well, and an ElasticSampler counts batches"
             )
     text = source.code(size) if size is not None else "1"
     shared = former is not None or is_shared(source)
@@ -266,15 +276,31 @@ def _elastic(
     options += [f"shuffle={told}"] if told != "True" else []
     more = [*(each for each in dealt.keywords if each.arg == "seed"), *call.keywords]
     options += [source.code(each) for each in more if each.arg in ("seed", "drop_last")]
-    return ElasticData(call, f"{source.library}.ElasticSampler({', '.join(options)})", former)
+    made = f"{source.library}.ElasticSampler({', '.join(options)})"
+    return ElasticData(call, made, former, trains)
 
 
-def _former(source: Source, call: ast.Call) -> ast.Call | None:
+def _is_misused(source: Source, use: ast.Name, name: str, loop: TrainingLoop | None) -> bool:
+    """Whether a loader is used as none with an ElasticSampler can be; `loop`: of training."""
+    around = next(source.around(use), None)
+    attribute = getattr(around, "attr", "")
+    length = isinstance(around, ast.Call) and dotted(around.func) == "len"
+    fits = length or attribute == "dataset" or (loop is None and attribute not in REPLACED)
+    fits = fits or (loop is not None and use is loop.over)
+    fits = fits or any(
+        isinstance(each, Function) and name in arguments(each) for each in source.around(use)
+    )
+    return use.id == name and isinstance(use.ctx, ast.Load) and not fits
+
+
+def _former(source: Source, call: ast.Call, *, trains: bool) -> ast.Call | None:
     """Return the DistributedSampler that a loader is given, which is made in one place."""
     given = argument(call, "sampler")
     if given is None or isinstance(given, ast.Constant):
         return None
     made = source.made(dotted(given), source.scope(call))
-    if made is None or not source.full_name(made.func).endswith("DistributedSampler"):
+    if made is not None and source.full_name(made.func).endswith("DistributedSampler"):
+        return made
+    if trains:
         raise source.no(call, f"what {source.code(given)} deals out is not seen: {BY_HAND}")
-    return made
+    return None

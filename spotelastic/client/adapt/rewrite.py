@@ -7,9 +7,10 @@ is written.
 import ast
 from collections.abc import Sequence
 
-from spotelastic.client.adapt.loops import TrainingLoop, loss_of
+from spotelastic.client.adapt.loops import TrainingLoop, following, loss_of
 from spotelastic.client.adapt.names import Carried
 from spotelastic.client.adapt.objects import REPLACED, ElasticData
+from spotelastic.client.adapt.ranks import Ranks
 from spotelastic.client.adapt.source import Source, argument, dotted, read
 
 
@@ -78,7 +79,7 @@ def rewritten(
     loop: TrainingLoop,
     objects: Sequence[str],
     names: Carried,
-    data: ElasticData | None,
+    data: Sequence[ElasticData],
 ) -> str:
     """Return the script with a Checkpointer around its loop."""
     writer = _Writer(source, loop, names, data)
@@ -93,10 +94,12 @@ class _Writer:
     """Puts the lines of a Checkpointer into a text."""
 
     def __init__(
-        self, source: Source, loop: TrainingLoop, names: Carried, data: ElasticData | None
+        self, source: Source, loop: TrainingLoop, names: Carried, data: Sequence[ElasticData]
     ) -> None:
         self.text = Text(source)
         self._source, self._loop, self._names, self._data = source, loop, names, data
+        self._trains = any(each.trains for each in data)
+        self._ranks = Ranks(source, loop)
         self._base = self.text.indent(loop.outermost)
         self._within = self.text.indent(loop.loop)
         self.unit = self.text.indent(loop.loop.body[0]).removeprefix(self._within)
@@ -121,7 +124,7 @@ class _Writer:
     def block(self) -> None:
         """Put the body of the loop into the block of a step."""
         text, loop, inner = self.text, self._loop, self._loop.loop
-        lines = []
+        lines = self._ranks.lines(inner.body)
         if loop.counter and (
             loop.counter in read(inner.body) or loop.counter in self._names.initial
         ):
@@ -154,20 +157,21 @@ class _Writer:
         begin = self._source.code(first[0]) if first else "0"
         epoch = number = dotted(epochs.target)
         count = self._source.less(stop, begin)
-        lines = self._get(*names.of_epoch)
+        lines = [*self._ranks.lines([*loop.parts[0], loop.loop.iter]), *self._get(*names.of_epoch)]
         if begin != "0" or epoch == "_":
             number = self._source.free("epoch_number")
         if begin != "0":
             lines.insert(0, f"{epoch} = {number} + {begin}")
         deep = self._base + self.unit * 2
         text.before(_first_line(self._source, epochs), *(deep + line for line in lines))
-        if self._data is not None:
+        if self._trains:
             text.before(loop.loop.lineno, deep + self._take())
         text.replace(loop.replaced, f"{self._checkpoint}.steps(({number} + 1) * {self._length})")
         text.replace(epochs.iter, f"{self._checkpoint}.epochs({count}, {loop.length})")
         text.replace(epochs.target, number)
         told = [*names.of_step, *([names.loss] if names.loss else [])]
-        text.after(_end(loop.loop), *(deep + line for line in self._get(*told)))
+        lines = [*self._ranks.lines(loop.parts[1]), *self._get(*told)]
+        text.after(_end(loop.loop), *(deep + line for line in lines))
         text.after(_end(epochs), *(deep + line for line in self._put(*names.of_epoch)))
 
     def around(self, objects: Sequence[str]) -> None:
@@ -176,15 +180,16 @@ class _Writer:
         entries = [f'"{name}": {name}' for name in objects]
         entries += [f'"{name}": {value}' for name, value in names.initial.items()]
         opened = [f"with {self._se}.Checkpointer({self._state}) as {self._checkpoint}:"]
-        if self._data is not None:
+        for each in self._data:
+            _sampler(self._source, text, each)
+        if self._trains:
             entries.append(f'"sampler": {self._source.code(self._loop.over)}.batch_sampler')
-            _sampler(self._source, text, self._data)
             opened += [self.unit + self._take()] if self._loop.epochs is None else []
         opened.insert(0, f"{self._state} = {{{', '.join(entries)}}}")
         text.move(outer.lineno, _end(outer))
         text.before(outer.lineno, *(self._base + line for line in opened))
-        after = (self._base + self.unit + line for line in self._get(*names.after))
-        text.after(_end(outer), *after)
+        lines = [*self._get(*names.after), *self._ranks.lines(following(self._source, self._loop))]
+        text.after(_end(outer), *(self._base + self.unit + line for line in lines))
         imported = "import spotelastic as se" if self._se == "se" else f"import {self._se}"
         if line := _import_line(self._source):
             text.after(line, imported)
