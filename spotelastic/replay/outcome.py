@@ -134,11 +134,6 @@ def kept(stretches: Sequence[RunSpan]) -> list[int]:
     return counted[::-1]
 
 
-def allowed(trace: Trace, scenario: Scenario) -> UpperBound:
-    """Compute the upper bound of a trace."""
-    return allowed_anywhere((trace,), scenario)
-
-
 def allowed_anywhere(traces: Sequence[Trace], scenario: Scenario) -> UpperBound:
     """Compute the upper bound of several traces, of which the best one counts at each moment.
 

@@ -16,7 +16,7 @@ from spotelastic.aws.compute import autoscaling
 from spotelastic.aws.network import existing_vpc
 from spotelastic.aws.planning.survey import survey
 from spotelastic.errors import UsageError
-from spotelastic.model.job import Capacity, Settings
+from spotelastic.model.job import Capacity, JobSpec, Settings
 
 NAME = "quokka"
 
@@ -92,7 +92,7 @@ def test_what_keeps_nodes_from_working_is_seen_in_the_routes(own: Own) -> None:
     )
 
 
-def test_subnets_without_free_addresses_are_an_obstacle_before_anything_is_made(own: Own) -> None:
+def test_subnets_without_free_addresses_are_told_before_anything_is_made(own: Own) -> None:
     """Others have taken all but one of each of the smallest subnets that there are."""
     ec2 = own.aws.ec2
     subnets = []
@@ -104,15 +104,19 @@ def test_subnets_without_free_addresses_are_an_obstacle_before_anything_is_made(
         ec2.modify_subnet_attribute(SubnetId=subnets[-1], MapPublicIpOnLaunch={"Value": True})
         ec2.associate_route_table(RouteTableId=routes(own), SubnetId=subnets[-1])
     wish = own.request(NAME, subnets=tuple(subnets)).job
-    assert survey(own.aws, wish).obstacles == ()
+    assert not told_of_addresses(own, wish)
     taken = [
         ec2.create_network_interface(SubnetId=subnets[0])["NetworkInterface"] for _ in range(10)
     ]
-    (obstacle,) = survey(own.aws, wish).obstacles
-    assert obstacle.startswith(f"{subnets[0]} in {ZONES[0]} has 1 free addresses")
+    (line,) = told_of_addresses(own, wish)
+    assert line.startswith(f"{subnets[0]} has 1 free addresses, and nodes take up to")
     for each in taken:
         ec2.delete_network_interface(NetworkInterfaceId=each["NetworkInterfaceId"])
-    assert survey(own.aws, wish).obstacles == ()
+    assert not told_of_addresses(own, wish)
+
+
+def told_of_addresses(own: Own, wish: JobSpec) -> list[str]:
+    return [line for line in survey(own.aws, wish).warnings if "free addresses" in line]
 
 
 def routes(own: Own) -> str:

@@ -11,7 +11,7 @@ from spotelastic_checkpoints.types import Schedule
 from spotelastic.errors import UsageError
 from spotelastic.model.counting import HOUR
 from spotelastic.replay import play
-from spotelastic.replay.outcome import ReplayOutcome, allowed, allowed_anywhere, judge, kept
+from spotelastic.replay.outcome import ReplayOutcome, allowed_anywhere, judge, kept
 from spotelastic.replay.scenario import Scenario
 from spotelastic.replay.trace import Trace
 
@@ -68,7 +68,7 @@ def _single(traces: Mapping[str, Trace], scenario: Scenario, travel: Travel) -> 
     alone = {
         region: play.play(trace, _at_its_price(scenario, region, travel))
         for region, trace in traces.items()
-        if allowed(trace, scenario).seconds
+        if allowed_anywhere((trace,), scenario).seconds
     }
     region, best = max(alone.items(), key=lambda one: one[1].useful_node_hours)
     return _beside_bound(f"{SINGLE} ({region})", best, traces, scenario)

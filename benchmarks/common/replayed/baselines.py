@@ -17,7 +17,6 @@ from spotelastic.replay.outcome import (
     Bill,
     ReplayOutcome,
     RunSpan,
-    allowed,
     allowed_anywhere,
     judge,
 )
@@ -63,7 +62,11 @@ def torchrun(trace: Trace, scenario: Scenario) -> ReplayOutcome:
                 step = _committed(stretch, scenario)
         now, delay = change, AFTER_LOSS if lost else AFTER_ARRIVAL
     return judge(
-        TORCHRUN, stretches, _group_bill(trace, scenario), allowed(trace, scenario), scenario
+        TORCHRUN,
+        stretches,
+        _group_bill(trace, scenario),
+        allowed_anywhere((trace,), scenario),
+        scenario,
     )
 
 

@@ -5,7 +5,7 @@ Nothing here, or elsewhere, changes that network.
 
 import hashlib
 import ipaddress
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,6 @@ from spotelastic.aws.base.clients import Aws, calling, explained, listed
 from spotelastic.aws.base.names import MEMBERS
 from spotelastic.aws.network import zones
 from spotelastic.errors import UsageError
-from spotelastic.model.counting import counted
 from spotelastic.model.job import NO_DEMANDS, AccountDemands
 
 SERVICES = ("autoscaling", "cloudformation", "ec2", "logs", "s3", "sqs", "ssm")
@@ -183,35 +182,6 @@ def shortages(
                 f"{subnet.id} has {subnet.free} free addresses, and nodes take up to {needed} "
                 f"while all workers are in {subnet.zone}: name a larger subnet, or --zones spread"
             )
-
-
-def crowded(
-    subnets: Sequence[Subnet],
-    nodes: int,
-    for_workers: Container[str],
-    controls: int = len(MEMBERS),
-) -> Iterator[str]:
-    """Yield why not even the control nodes and the fewest workers find addresses (pure).
-
-    The first `subnets` have a control node each; `for_workers` are the zones of workers.
-    """
-    taken = {subnet.id: 2 for subnet in subnets[:controls]}
-    for subnet in subnets[:controls]:
-        if subnet.free < taken[subnet.id]:
-            yield (
-                f"{subnet.id} in {subnet.zone} has {subnet.free} free addresses, and the control "
-                "node there takes 2: free some, or name another subnet (--vpc, --subnets)"
-            )
-    room = sum(
-        max(0, subnet.free - taken.get(subnet.id, 0))
-        for subnet in subnets
-        if subnet.zone in for_workers
-    )
-    if room < nodes:
-        yield (
-            f"{_names(subnets)} have addresses for {counted(room, 'worker')} beside the control "
-            f"nodes, and --min is {nodes}: free some, or name larger subnets (--vpc, --subnets)"
-        )
 
 
 def obstacles(

@@ -22,7 +22,6 @@ from spotelastic.aws.network import cloudformation, existing_vpc, shared_network
 from spotelastic.aws.network.existing_vpc import Network
 from spotelastic.aws.network.shared_network import SharedNetwork
 from spotelastic.aws.planning import (
-    bucket_rules,
     disk_key,
     encryption_key,
     given_parts,
@@ -130,7 +129,6 @@ def survey(
     size = _disk_size(aws, job, kinds[0].gpus, disk) if known is None else known.disk_gib
     if network is not None:
         unfit = (*unfit, *existing_vpc.obstacles(network, its_zones, interfaces, job.demands))
-    place = (network or shared) if known is None else None
     return Survey(
         types=kinds,
         zones=for_workers,
@@ -152,7 +150,7 @@ def survey(
             *_of_spreading(job, kinds, len(for_workers)),
             *partitions.about_prices(aws.region),
         ),
-        obstacles=(*locked, *unfit, *_crowded(job, place, its_zones, for_workers)),
+        obstacles=(*locked, *unfit),
         options=options,
         ranking=ranking,
         prices_of=listed.date,
@@ -192,8 +190,6 @@ def _of_keys(
     """Return what is to be known of keys that encrypt, and why nodes could not work with them."""
     warning, obstacle = ("", "") if known is not None else disk_key.look(aws, key)
     told = [*encryption_key.data_warnings(aws, job, key), warning]
-    if bucket and known is None:
-        told += bucket_rules.warnings(aws, bucket, job.cluster)
     of_bucket = encryption_key.bucket_obstacles(aws, bucket, job.cluster, key) if bucket else ()
     return [*filter(None, told)], [*filter(None, (obstacle, *of_bucket))]
 
@@ -355,18 +351,6 @@ def _of_network(
                 packed=job.capacity.zones == "pack",
                 controls=len(members_of(job)),
             )
-
-
-def _crowded(
-    job: JobSpec,
-    its: Network | SharedNetwork | None,
-    chosen: tuple[str, ...],
-    for_workers: tuple[str, ...],
-) -> Iterator[str]:
-    """Yield why a new cluster finds too few addresses in a network that is there."""
-    if its is not None and {*chosen} <= {each.zone for each in its.subnets}:
-        fewest, controls = job.settings.min_nodes, len(members_of(job))
-        yield from existing_vpc.crowded(its.of(chosen), fewest, for_workers, controls)
 
 
 def _of_shared_network(

@@ -12,12 +12,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from spotelastic.cli.options.common import AsJson
-from spotelastic.client.config.capacity_policy import (
-    ON_DEMAND,
-    capacity,
-    seconds_left,
-    with_deadline,
-)
 from spotelastic.errors import UsageError
 from spotelastic.model.counting import counted, dollars
 from spotelastic.validation import size
@@ -61,26 +55,12 @@ SpotPrice = Annotated[
     float | None,
     typer.Option(min=0, help="US dollars per node and hour.", show_default="30 % of on-demand"),
 ]
-OnDemand = Annotated[str, typer.Option(help=f"When to buy on-demand nodes: {ON_DEMAND}.")]
-SpotPatience = Annotated[
-    float, typer.Option(min=0, help="Seconds below --min before on-demand nodes are bought.")
-]
-MaxCost = Annotated[
-    float | None, typer.Option(help="Stop the job before its workers cost this many US dollars.")
-]
-Deadline = Annotated[
-    str | None,
-    typer.Option(
-        metavar="TIME", help="Stop the job after this time, e.g. 90m or 8h, finished or not."
-    ),
-]
 
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from spotelastic_checkpoints.types import Schedule
 
-    from spotelastic.model.job import Capacity
     from spotelastic.replay.outcome import ReplayOutcome
     from spotelastic.replay.scenario import NodeTimings, Scenario
     from spotelastic.replay.trace import Trace
@@ -90,8 +70,6 @@ EXAMPLES = """[bold]Examples[/]
 spotelastic replay trace.csv --min 2 --max 8
 
 spotelastic replay trace.csv --min 4 --max 32 --step-time 1.2 --state 20GB
-
-spotelastic replay trace.csv --min 4 --max 8 --on-demand fallback --spot-patience 300
 
 spotelastic replay counts.json --min 2 --max 8 --notice 0 --json
 """
@@ -123,10 +101,6 @@ def replay(
     checkpoint_every: CheckpointEvery = None,
     instance_type: InstanceType = TYPE,
     spot_price: SpotPrice = None,
-    on_demand: OnDemand = "never",
-    spot_patience: SpotPatience = 600.0,
-    max_cost: MaxCost = None,
-    deadline: Deadline = None,
     json: AsJson = False,
 ) -> None:
     """Simulate a job on a recorded spot trace, in virtual time.
@@ -140,12 +114,10 @@ def replay(
     _check_times(step_time, {"--notice": notice, "--boot": boot, "--start-time": start_time})
     trace = read(file)
     asked = _asked(trace, minimum, maximum)
-    bought = capacity(on_demand, spot_patience, asked, max_cost=max_cost)
     saves = _schedule(snapshot_every, checkpoint_every)
     scenario = Scenario(
         minimum,
-        _maximum(trace, minimum, asked, bought),
-        capacity=with_deadline(bought, seconds_left(deadline), 0.0),
+        min(trace.most_nodes, asked),
         step=step_time,
         state=size("--state", state),
         sharded=sharded,
@@ -173,50 +145,24 @@ def _check_times(step: float, others: Mapping[str, float]) -> None:
 
 def _asked(trace: "Trace", minimum: int, maximum: int | None) -> int:
     """Return how many nodes the job may have if capacity allows."""
-    if maximum is None:
-        return max(trace.most_nodes, minimum)
-    if maximum < minimum:
+    if maximum is not None and maximum < minimum:
         raise UsageError(f"--max {maximum}: is less than --min {minimum}")
-    return maximum
+    if minimum > trace.most_nodes:
+        raise UsageError(f"--min {minimum}: {_at_most(trace)}: lower it")
+    return trace.most_nodes if maximum is None else maximum
 
 
-def _maximum(trace: "Trace", minimum: int, asked: int, bought: "Capacity") -> int:
-    """Return how many nodes the job can have, from the trace and on demand.
-
-    Raises `UsageError` if that is less than --min.
-    """
-    most = trace.most_nodes + bought.base
-    if bought.on_demand == "fallback":
-        most = max(most, minimum)
-    if minimum > most:
-        at_most = _at_most(trace, bought)
-        raise UsageError(
-            f"--min {minimum}: {at_most}: lower it, or add on-demand nodes (--on-demand fallback, "
-            f"--on-demand base={minimum - trace.most_nodes})"
-        )
-    return min(most, asked)
-
-
-def _at_most(trace: "Trace", bought: "Capacity") -> str:
-    text = f"the trace has at most {counted(trace.most_nodes, 'node')} at a time"
-    if bought.on_demand == "fallback":
-        return f"{text}, and --on-demand fallback buys none above --min"
-    return f"{text}, and --on-demand base={bought.base}" if bought.base else text
+def _at_most(trace: "Trace") -> str:
+    return f"the trace has at most {counted(trace.most_nodes, 'node')} at a time"
 
 
 def _notes(trace: "Trace", scenario: "Scenario", asked: int) -> Iterator[str]:
     """Yield a note for each way in which the replay differs from what was asked."""
     most = scenario.max_nodes
     if most < asked:
-        at_most = _at_most(trace, scenario.capacity)
-        yield f"--max {asked}: {at_most}: played with --max {most}"
+        yield f"--max {asked}: {_at_most(trace)}: played with --max {most}"
     if trace.probes:
         yield PROBED
-    if scenario.min_nodes > trace.most_nodes:
-        yield (
-            f"--min {scenario.min_nodes}: the trace alone never has so many nodes, so there is no "
-            'goodput of what it allows: see "of paid"'
-        )
 
 
 def _schedule(snapshot_every: int | None, checkpoint_every: int | None) -> "Schedule | None":
@@ -278,14 +224,12 @@ def _show(
         f"a job of {scenario.min_nodes} to {scenario.max_nodes} nodes: steps of "
         f"{scenario.step:g} s, {scenario.state / 1e9:g} GB; {price}\n"
     )
-    allows = scenario.min_nodes <= trace.most_nodes
-    tables.display(_table(outcome, allows=allows))
-    if allows and outcome.goodput > 1:
+    tables.display(_table(outcome))
+    if outcome.goodput > 1:
         print(MORE_THAN_ALLOWED)
 
 
-def _table(each: "ReplayOutcome", *, allows: bool) -> "RenderableType":
-    """Return the outcome as a table. `allows`: whether the trace alone ever has enough nodes."""
+def _table(each: "ReplayOutcome") -> "RenderableType":
     from spotelastic.cli.render import tables
 
     numbers = (
@@ -294,7 +238,7 @@ def _table(each: "ReplayOutcome", *, allows: bool) -> "RenderableType":
     )  # fmt: skip
     table = tables.table_of(*numbers, right=numbers)
     table.add_row(
-        f"{each.goodput:.1%}" if allows else "-",
+        f"{each.goodput:.1%}",
         f"{each.paid:.1%}",
         f"{each.hours:.2f}",
         f"{each.stopped_hours:.2f}",

@@ -122,7 +122,6 @@ def adapt(
             "For a script that needs no arguments.",
         ),
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a diff.")] = False,
 ) -> None:
     """Make a training script elastic: put a Checkpointer around its loop, and show the diff.
 
@@ -135,12 +134,9 @@ def adapt(
     from spotelastic.client.adapt import adapt as adapting
 
     made = adapting.adapted(adapting.read(script), script.as_posix(), workers)
-    if rehearsed and (json or not write):
+    if rehearsed and not write:
         raise UsageError("--rehearse rehearses what --write has written, and prints a table of it")
     backup = adapting.write(made, script) if write else None
-    if json:
-        print(tables.to_json(made.as_told(backup)))
-        return
     if sys.stdout.isatty():
         tables.display(Syntax(made.diff, "diff", theme="ansi_dark", word_wrap=True))
     else:  # as it is, for `patch`

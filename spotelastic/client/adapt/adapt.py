@@ -60,17 +60,6 @@ class Adapted:
         names = self.name, self.name, "before", "adapted"
         return "".join(difflib.unified_diff(before, after, *names))
 
-    def as_told(self, backup: Path | None) -> dict[str, object]:
-        """Return what programs are told, with where the former script is if it was changed."""
-        return {
-            "script": self.name,
-            "written": backup is not None,
-            "backup": None if backup is None else str(backup),
-            "diff": self.diff,
-            "changes": self.changes,
-            "notes": self.notes,
-        }
-
 
 def adapted(text: str, name: str, workers: int | None = None) -> Adapted:
     """Return the script with a Checkpointer around its training loop.
@@ -139,12 +128,11 @@ def _check_form(source: Source) -> None:
             f"{source.code(call.func)}() starts processes of its own: let `spotelastic run` start "
             "the workers, and adapt the script then",
         )
-    if calls(source.tree, "Fabric"):
-        raise UsageError(
-            f"{source.name} uses Lightning's Fabric, which wraps model, optimizer and loader for "
-            "the ranks that there are; its loop is the script's own: take the model and the "
-            "optimizer for the state, leave the loader out of setup_dataloaders(), and write the "
-            f"lines by hand; nothing was changed\n{_by_hand(source)}"
+    for call in calls(source.tree, "Fabric"):
+        raise source.no(
+            call,
+            "Lightning's Fabric wraps model, optimizer and loader for the ranks that there are: "
+            "take the first two for the state, and leave the loader out of setup_dataloaders()",
         )
     for call in nodes(source.tree, ast.Call):
         if TRAINERS.fullmatch(source.full_name(call.func)):
@@ -168,7 +156,6 @@ def _changes(
 ) -> Iterator[str]:
     saved = [*objects, *names.initial, *("sampler" for each in data if each.trains)]
     yield f"line {loop.outermost.lineno}: a Checkpointer saves {', '.join(saved)}"
-    yield f"line {loop.loop.lineno}: each turn of the loop is a step"
     for each in data:
         yield (
             f"line {each.call.lineno}: an ElasticSampler deals out the data, so that each sample "

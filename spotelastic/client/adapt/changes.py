@@ -197,20 +197,6 @@ def reached(source: Source, body: Sequence[ast.AST]) -> list[Sequence[ast.AST]]:
     return found
 
 
-def modes(
-    source: Source, body: Sequence[ast.AST], inside: tuple[str, ...] = ()
-) -> Iterator[tuple[ast.AST, str, bool]]:
-    """Yield where modules are put into a mode, in the order of the text, and whether they train."""
-    for call in nodes(body, ast.Call):
-        function = source.function(name := dotted(call.func))
-        if isinstance(call.func, ast.Attribute) and call.func.attr in ("train", "eval"):
-            is_off = bool(call.args) and getattr(call.args[0], "value", True) is False
-            yield call, root_name(call), call.func.attr == "train" and not is_off
-        elif function is not None and name not in inside:
-            for _, module, trains in modes(source, function.body, (*inside, name)):
-                yield call, root_name(given(call, function, module)), trains
-
-
 def elsewhere(source: Source, loop: ast.AST) -> Iterator[tuple[Sequence[ast.AST], set[str]]]:
     """Yield the bodies of functions, methods and lambdas besides the loop's, and their arguments.
 

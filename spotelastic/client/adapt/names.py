@@ -20,11 +20,11 @@ from spotelastic.client.adapt.changes import (
     changes,
     comes_again,
     elsewhere,
-    modes,
     owners,
     reached,
 )
 from spotelastic.client.adapt.loops import TrainingLoop, following, loss_of
+from spotelastic.client.adapt.plain_values import PlainValues
 from spotelastic.client.adapt.source import (
     Function,
     Source,
@@ -38,7 +38,6 @@ from spotelastic.client.adapt.source import (
     root_name,
     written,
 )
-from spotelastic.client.adapt.values import Values
 
 HARMLESS = re.compile(
     r"train|eval|zero_grad|backward|to|cuda|cpu|float|half|set_epoch|print|log|"
@@ -115,7 +114,7 @@ def _initial(
 ) -> str:
     """Return what a carried name has before the loop. Raises `NotUnderstood`."""
     before, end = loop.parts
-    values, around = Values(source, loop), loop.outermost
+    values, around = PlainValues(source, loop), loop.outermost
 
     def no(node: ast.AST, why: str) -> Exception:
         return source.no(
@@ -242,7 +241,6 @@ def _exposed(body: Sequence[ast.AST], known: set[str]) -> tuple[set[str], set[st
 def _check_changes(source: Source, loop: TrainingLoop, known: set[str], own: set[str]) -> None:
     """Refuse what the loop, and functions of the script that it calls, may change besides."""
     fresh = own - _exposed([*loop.parts[0], *loop.loop.body, *loop.parts[1]], own)[0]
-    _check_modes(source, loop, known)
     functions = [*elsewhere(source, loop.loop)]
     bodies = [[loop.outermost], *(body for body, _ in functions)]
     for name in {n for body in bodies for n in read(body)} - fresh:
@@ -278,21 +276,6 @@ def _check_changes(source: Source, loop: TrainingLoop, known: set[str], own: set
                 node,
                 f"{source.code(node)[:60]} may change {name}, which is not saved: keep it in "
                 "the state, as a plain value or an object with state_dict()",
-            )
-
-
-def _check_modes(source: Source, loop: TrainingLoop, known: set[str]) -> None:
-    """Refuse what leaves a module in a mode that it does not have where a process goes on."""
-    backward = calls(loop.loop, "backward")[0].lineno
-    begin = [each for each in [*loop.parts[0], *loop.loop.body] if each.lineno < backward]
-    begun = {n for _, n, _ in modes(source, [s for s in begin if isinstance(s, ast.Expr)])}
-    left = {name: (node, trains) for node, name, trains in modes(source, [loop.outermost])}
-    for name, (node, trains) in left.items():
-        if not trains and name not in begun | known:
-            raise source.no(
-                node,
-                f"{source.code(node)[:60]} leaves {name} in eval mode, which is not saved: call "
-                f"{name}.train() after it, or before the steps of each epoch",
             )
 
 

@@ -243,22 +243,10 @@ def _elastic(
     for each in nodes(source.tree, ast.ClassDef):
         if each.name == made_by and any("Iterable" in source.code(base) for base in each.bases):
             raise source.no(call, f"{made_by} has no order that could be gone on in: {BY_HAND}")
+    sampler = dotted(argument(call, "sampler")) if former is not None else ""
     for use in nodes(source.tree, ast.Name):
-        if _is_misused(source, use, name, loop if trains else None):
-            only = "is for training alone, and" if trains else "deals out batches of all workers:"
-            raise source.no(
-                use,
-                f"{name} is used here as well: with an ElasticSampler it {only} has no "
-                "batch_size and no sampler of its own. Make another one",
-            )
-    dealt_by = dotted(argument(call, "sampler"))
-    for use in nodes(source.tree, ast.Name) if former is not None else ():
-        around = next(source.around(use), None)
-        fits = isinstance(around, ast.keyword) or getattr(around, "attr", "") == "set_epoch"
-        if use.id == dealt_by and isinstance(use.ctx, ast.Load) and not fits:
-            raise source.no(
-                use, f"{dealt_by} is used here as well, and an ElasticSampler counts batches"
-            )
+        if isinstance(use.ctx, ast.Load) and (why := _misuse(source, use, name, sampler, loop)):
+            raise source.no(use, f"{use.id} is used here as well: {why}")
     text = source.code(size) if size is not None else "1"
     shared = former is not None or is_shared(source)
     if shared and workers is None:
@@ -280,17 +268,20 @@ def _elastic(
     return ElasticData(call, made, former, trains)
 
 
-def _is_misused(source: Source, use: ast.Name, name: str, loop: TrainingLoop | None) -> bool:
-    """Whether a loader is used as none with an ElasticSampler can be; `loop`: of training."""
+def _misuse(source: Source, use: ast.Name, name: str, sampler: str, loop: TrainingLoop) -> str:
+    """Return why a loader of this name, or its sampler, cannot be used so; "" if it can."""
     around = next(source.around(use), None)
     attribute = getattr(around, "attr", "")
-    length = isinstance(around, ast.Call) and dotted(around.func) == "len"
-    fits = length or attribute == "dataset" or (loop is None and attribute not in REPLACED)
-    fits = fits or (loop is not None and use is loop.over)
-    fits = fits or any(
-        isinstance(each, Function) and name in arguments(each) for each in source.around(use)
-    )
-    return use.id == name and isinstance(use.ctx, ast.Load) and not fits
+    if use.id == sampler and attribute != "set_epoch" and not isinstance(around, ast.keyword):
+        return "an ElasticSampler counts batches, and has other attributes"
+    if use.id != name or (isinstance(around, ast.Call) and dotted(around.func) == "len"):
+        return ""
+    trains = name == dotted(loop.over)
+    fits = use is loop.over or attribute == "dataset" if trains else attribute not in REPLACED
+    own = any(isinstance(each, Function) and name in arguments(each) for each in source.around(use))
+    only = "is for training alone, and " if trains else ""
+    none = f"with an ElasticSampler it {only}has no batch_size and no sampler of its own"
+    return "" if fits or own else f"{none}. Make another one"
 
 
 def _former(source: Source, call: ast.Call, *, trains: bool) -> ast.Call | None:

@@ -27,7 +27,7 @@ Made = tuple[str, ast.AST, ast.stmt]
 """The name of what is made of the ranks, the expression, and where this is."""
 
 
-class Ranks:
+class ScriptRanks:
     """The plain values that a loop's script makes of the ranks before the loop."""
 
     def __init__(self, source: Source, loop: TrainingLoop) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from spotelastic.client.adapt.loops import TrainingLoop, following, loss_of
 from spotelastic.client.adapt.names import Carried
 from spotelastic.client.adapt.objects import REPLACED, ElasticData
-from spotelastic.client.adapt.ranks import Ranks
+from spotelastic.client.adapt.ranks import ScriptRanks
 from spotelastic.client.adapt.source import Source, argument, dotted, read
 
 
@@ -99,7 +99,7 @@ class _Writer:
         self.text = Text(source)
         self._source, self._loop, self._names, self._data = source, loop, names, data
         self._trains = any(each.trains for each in data)
-        self._ranks = Ranks(source, loop)
+        self._ranks = ScriptRanks(source, loop)
         self._base = self.text.indent(loop.outermost)
         self._within = self.text.indent(loop.loop)
         self.unit = self.text.indent(loop.loop.body[0]).removeprefix(self._within)

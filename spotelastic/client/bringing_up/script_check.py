@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
+from spotelastic.client.adapt.ranks import of_ranks
 from spotelastic.client.adapt.source import Source, argument, calls, dotted, last_name, nodes
 from spotelastic.client.bringing_up import node_packages
 from spotelastic.client.bringing_up.node_packages import NodePackages, normal
@@ -57,6 +58,7 @@ def findings(job: ValidatedJob) -> tuple[str, ...]:
     code = [*_code(folder, script, job.archive.names)]
     lines = [] if job.spec.container else [*_packages(job, code, node_packages.of(job, folder))]
     lines += _files(job, code, folder)
+    lines += dict.fromkeys(line for each in code for line in _kept_ranks(each))
     if code and not any(_saves(each) for each in code):
         lines.append(
             f"{script} has no Checkpointer: nothing of it is saved, so each interruption starts it "
@@ -193,6 +195,23 @@ def _left_behind(job: ValidatedJob, uses: Sequence[tuple[Source, ast.Call, str]]
         folder, name = place.parts[0], "" if kept else ", with --output DIR"
         todo = f"--output {folder}" if place.parts[1:] else f"write into $SPOTELASTIC_OUTPUT{name}"
         yield f"{source.name}, line {call.lineno}: writes {path}, which stays on its node: {todo}"
+
+
+def _kept_ranks(source: Source) -> Iterator[str]:
+    """Yield what a script makes of the ranks before its loop of steps, and reads later."""
+    loops = [each for each in nodes(source.tree, ast.For) if isinstance(each.iter, ast.Call)]
+    for loop in (each for each in loops if last_name(each.iter.func) in ("steps", "epochs")):
+        made, scope = of_ranks(source), source.scope(loop)
+        again = {name for name, _, where in made if where.lineno >= loop.lineno}
+        later = [
+            each for each in nodes(scope, ast.Name, ast.Attribute) if each.lineno > loop.lineno
+        ]
+        for name, _, where in made:
+            if name not in again and name in map(dotted, later):
+                yield (
+                    f"{source.name}, line {where.lineno}: {name} is made of the ranks, and these "
+                    "change while a process goes on: make it again in the loop, and after it"
+                )
 
 
 # -- paths that are written as such --------------------------------------------------------------

@@ -6,12 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from moto.ec2.exceptions import DependencyViolationError, EC2ClientError, VolumeInUseError
+from moto.ec2.exceptions import EC2ClientError, VolumeInUseError
 from moto.ec2.models import nat_gateways
 from moto.ec2.models.elastic_block_store import EBSBackend
 from moto.ec2.models.elastic_network_interfaces import NetworkInterfaceBackend
-from moto.ec2.models.security_groups import SecurityGroupBackend
-from moto.ec2.models.subnets import Subnet, SubnetBackend
+from moto.ec2.models.subnets import Subnet
 
 from spotelastic.local.instances.machines import PENDING, RUNNING
 from spotelastic.local.instances.power import Power
@@ -24,7 +23,6 @@ def install(patches: Patches, power: Power, volumes: Path) -> None:
     """Apply the patches. `volumes` is the folder in which volumes' contents are stored."""
     _install_addresses(patches)
     _install_interfaces(patches)
-    _install_dependencies(patches)
     _install_volumes(patches, power, volumes)
 
 
@@ -121,35 +119,6 @@ def _install_interfaces(patches: Patches) -> None:
             raise EC2ClientError("InvalidNetworkInterface.InUse", f"Interface: [{eni_id}] in use.")
         _check_attachable(instance, instance_id)
         return original(backend, eni_id, instance_id, index)
-
-    @patches.method(
-        NetworkInterfaceBackend, "delete_network_interface", "moto deletes attached interfaces"
-    )
-    def delete(original: Callable[..., Any], backend: Any, eni_id: str) -> None:
-        if backend.get_network_interface(eni_id).attachment_id:
-            raise EC2ClientError(
-                "InvalidParameterValue", f"Network interface '{eni_id}' is currently in use."
-            )
-        original(backend, eni_id)
-
-
-def _install_dependencies(patches: Patches) -> None:
-    @patches.method(SubnetBackend, "delete_subnet", "moto deletes subnets with interfaces in them")
-    def delete_subnet(original: Callable[..., Any], backend: Any, subnet_id: str) -> Any:
-        if any(interface.subnet.id == subnet_id for interface in backend.enis.values()):
-            raise DependencyViolationError(
-                f"The subnet '{subnet_id}' has dependencies and cannot be deleted."
-            )
-        return original(backend, subnet_id)
-
-    @patches.method(
-        SecurityGroupBackend, "_delete_security_group", "moto deletes groups that are in use"
-    )
-    def delete_group(original: Callable[..., Any], backend: Any, vpc: Any, group: str) -> None:
-        for interface in backend.enis.values():
-            if any(member.id == group for member in interface.group_set):
-                raise DependencyViolationError(f"resource {group} has a dependent object")
-        original(backend, vpc, group)
 
 
 def _install_volumes(patches: Patches, power: Power, volumes: Path) -> None:

@@ -84,45 +84,12 @@ def test_a_maximum_that_the_trace_cannot_have_is_lowered_aloud(
 
 
 @pytest.mark.parametrize(
-    ("bought", "most"), [("fallback", 6), ("base=2", 6), ("base=3", 7), ("base=9", 12)]
-)
-def test_what_the_trace_lacks_may_be_bought_on_demand(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    bought: str,
-    most: int,
-) -> None:
-    trace = tmp_path / "market.csv"
-    trace.write_text(FOUR)
-    asked = (str(trace), "--min", "6", "--max", "12", "--on-demand", bought)
-    assert replay(monkeypatch, *asked, "--json") == 0
-    told = capsys.readouterr()
-    outcome = json.loads(told.out)
-    assert (outcome["max_nodes"], outcome["most_nodes"]) == (most, most)
-    assert outcome["bill"]["on_demand_hours"] > 0.0
-    assert ("played with --max" in told.err) == (most < 12)
-    assert "--min 6: the trace alone never has so many nodes" in told.err
-    assert replay(monkeypatch, *asked) == 0
-    assert capsys.readouterr().out.splitlines()[-1].split()[0] == "-"
-
-
-@pytest.mark.parametrize(
     ("args", "told"),
     [
         (("--min", "4", "--max", "2"), "--max 2: is less than --min 4"),
         (("--min", "0"), "--min"),
         (("--min", "40", "--max", "50"), "--min 40: the trace has at most 24 nodes"),
-        (("--min", "40"), "(--on-demand fallback, --on-demand base=16)"),
-        (
-            ("--min", "40", "--on-demand", "base=15"),
-            "--min 40: the trace has at most 24 nodes at a time, and --on-demand base=15: lower it",
-        ),
         (("--boot", "inf"), "--boot inf: expected 0 seconds or more"),
-        (("--on-demand", "always"), "--on-demand always: expected never, fallback or base=N"),
-        (("--max", "4", "--on-demand", "base=5"), "--on-demand base=5 is more than --max 4"),
-        (("--deadline", "soon"), "--deadline soon: expected a time, such as 90m or 8h"),
-        (("--max-cost", "0"), "--max-cost 0: expected more than 0 US dollars"),
         (("--step-time", "0"), "--step-time 0: expected more than 0 seconds"),
         (("--state", "much"), "--state much: expected a size, such as 20GB"),
         (("--instance-type", "x9.huge"), "give one with --spot-price"),

@@ -1,7 +1,6 @@
 """`adapt` puts a Checkpointer around a loop that it understands whole, and refuses others."""
 
 import ast
-import json
 from pathlib import Path
 from textwrap import dedent, indent
 
@@ -366,9 +365,6 @@ def test_the_diff_is_shown_and_nothing_is_changed(tmp_path: Path) -> None:
     assert done.stdout.startswith(f"--- {file}\tbefore\n+++ {file}\tadapted\n@@ ")
     assert f"nothing was changed: `spotelastic adapt {file} --write`" in done.stderr
     assert "Checkpointer" not in file.read_text()
-    told = json.loads(CliRunner().invoke(app, ["adapt", str(file), "--json"]).stdout)
-    assert (told["written"], told["backup"]) == (False, None)
-    assert told["diff"] == done.stdout
 
 
 @pytest.mark.parametrize("coding", ["utf-8", "latin-1"])
@@ -393,10 +389,9 @@ def test_only_what_was_written_is_rehearsed(tmp_path: Path) -> None:
     file = tmp_path / "train.py"
     text = (SCRIPTS / "plain_loop.py").read_text()
     file.write_text(text)
-    for flags in (["--rehearse"], ["--rehearse", "--write", "--json"]):
-        refused = CliRunner().invoke(app, ["adapt", str(file), *flags])
-        assert isinstance(refused.exception, UsageError)
-        assert "--write has written" in str(refused.exception)
+    refused = CliRunner().invoke(app, ["adapt", str(file), "--rehearse"])
+    assert isinstance(refused.exception, UsageError)
+    assert "--write has written" in str(refused.exception)
     assert file.read_text() == text
 
 

@@ -404,21 +404,6 @@ FORMS: dict[str, tuple[str, str]] = {
         ),
         "that all workers have alike",
     ),
-    "left in eval mode": (
-        epochs(end="loss_of.eval()\n", before="loss_of = make()\n"),
-        "loss_of.eval() leaves loss_of in eval mode",
-    ),
-    "left in eval mode by a function": (
-        epochs(
-            before="def tried(net):\n    net.eval()\n    return 1\nloss_of = make()\n",
-            step="if i == 3:\n    print(tried(loss_of))\n",
-        ),
-        "tried(loss_of) leaves loss_of in eval mode",
-    ),
-    "a part left in eval mode": (
-        epochs(head="if epoch == 1:\n    loss_of.norm.eval()\n", before="loss_of = make()\n"),
-        "leaves loss_of in eval mode",
-    ),
     "method with a harmless name": (
         epochs(
             "notes.info(i)\n",
@@ -552,7 +537,7 @@ def test_a_class_of_the_scripts_own_is_not_ours() -> None:
         ("import lightning as L\nL.Trainer().fit(model)\n", r"line 2: L.Trainer\(\) has the loop"),
         ("from pytorch_lightning import Trainer\nTrainer()\n", "hugging-face-and-lightning"),
         ("from transformers import Trainer\nTrainer().train()\n", "hugging-face-and-lightning"),
-        ("import lightning as L\nfabric = L.Fabric()\n", "its loop is the script's own"),
+        ("import lightning as L\nfabric = L.Fabric()\n", "leave the loader out of setup_dataload"),
     ],
 )
 def test_what_is_no_loop_of_ones_own_is_told(text: str, why: str) -> None:

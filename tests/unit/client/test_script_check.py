@@ -286,6 +286,39 @@ def test_a_file_in_a_folder_is_told_with_that_folder(look: Look) -> None:
     assert look(script, output=("runs",)) == []
 
 
+STEPS = """\
+import torch.distributed as dist
+rank = {rank}
+with Checkpointer({{}}) as checkpoint:
+    for epoch in checkpoint.epochs(2, 4):
+        for step in checkpoint.steps(4 * epoch + 4):
+            with step:
+                {first}
+                if {read} == 0:
+                    print(step.number)
+"""
+
+
+@pytest.mark.parametrize("rank", ["dist.get_rank()", "int(os.environ['RANK'])"])
+def test_a_rank_that_is_kept_is_told_once(look: Look, rank: str) -> None:
+    (line,) = look(STEPS.format(rank=rank, first="pass", read="rank"))
+    assert line.startswith("train.py, line 3: rank is made of the ranks, and these change")
+
+
+@pytest.mark.parametrize(
+    ("rank", "first", "read"),
+    [
+        ("dist.get_rank()", "rank = dist.get_rank()", "rank"),
+        ("dist.get_rank()", "pass", "dist.get_rank()"),
+        ("int(os.environ['LOCAL_RANK'])", "pass", "rank"),
+    ],
+)
+def test_a_rank_that_is_taken_again_is_passed_over(
+    look: Look, rank: str, first: str, read: str
+) -> None:
+    assert look(STEPS.format(rank=rank, first=first, read=read)) == []
+
+
 def test_files_that_are_nowhere_and_elsewhere_are_told(look: Look, tmp_path: Path) -> None:
     (line,) = look("open('settings.json')")
     assert line == (

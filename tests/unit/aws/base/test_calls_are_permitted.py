@@ -30,7 +30,6 @@ OF_S3 = {
     "DeleteObjects": "DeleteObject",
     "DownloadFile": "GetObject",
     "GetBucketEncryption": "GetEncryptionConfiguration",
-    "GetBucketLifecycleConfiguration": "GetLifecycleConfiguration",
     "HeadBucket": "ListBucket",
     "HeadObject": "GetObject",
     "ListMultipartUploads": "ListBucketMultipartUploads",

@@ -10,7 +10,6 @@ from spotelastic.aws.network.existing_vpc import (
     Network,
     Subnet,
     check_kept,
-    crowded,
     free_address,
     obstacles,
     shortages,
@@ -83,18 +82,6 @@ def test_addresses_are_counted_in_the_zone_that_all_workers_may_be_in() -> None:
     assert list(shortages(small, 424, packed=False)) == []
     (line,) = shortages(small, 425, packed=False)
     assert line == "the subnets have 430 free addresses, and nodes take up to 431"
-
-
-def test_too_few_addresses_for_control_nodes_or_the_fewest_workers_are_an_obstacle() -> None:
-    a, b, c = (replace(each, free=4) for each in PUBLIC)
-    assert list(crowded((a, b, c), 6, "abc")) == []
-    (line,) = crowded((a, b, c), 7, "abc")
-    assert line.startswith("subnet-a, subnet-b, subnet-c have addresses for 6 workers beside the")
-    (line,) = crowded((a, b, c), 3, "b")
-    assert "addresses for 2 workers" in line, "the others have none"
-    assert list(crowded((a, b, c), 8, "abc", controls=2)) == []
-    (line,) = crowded((a, replace(b, free=1), c), 2, "abc")
-    assert line.startswith("subnet-b in b has 1 free addresses, and the control node there takes 2")
 
 
 def test_a_network_without_names_is_told() -> None:

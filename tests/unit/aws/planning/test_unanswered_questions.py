@@ -21,7 +21,6 @@ QUESTIONS = {
     "quotas": ("GetServiceQuota",),
     "s3": (
         "GetBucketEncryption",
-        "GetBucketLifecycleConfiguration",
         "GetBucketPolicy",
     ),
 }

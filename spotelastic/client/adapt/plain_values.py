@@ -27,7 +27,7 @@ Set = tuple[ast.AST, ast.expr | None, ast.AST]
 """Where a name is set, to what (None: that is not seen), and the loop or function it is made in."""
 
 
-class Values:
+class PlainValues:
     """The values of a script with a training loop. Where workers share a model, all have them."""
 
     def __init__(self, source: Source, loop: TrainingLoop) -> None:
