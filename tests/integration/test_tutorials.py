@@ -8,9 +8,10 @@ from support.processes.tutorials import PAGES, blocks, environment_of, follow
 
 NOT_TRIED = {
     (
-        "python3 -m venv ~/spotelastic              "
-        "# on Debian and Ubuntu first: sudo apt install python3-venv"
+        'make install TORCH="torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"   '
+        "# with a GPU: make install"
     ): "the tests have installed it",
+    "spotelastic dashboard tutorial": "it stays until Ctrl-C",
     "spotelastic dashboard train": "it stays until Ctrl-C",
     "python3 -m venv ~/spotelastic": "the tests have installed it",
     "aws configure sso --profile training": "needs an AWS account",
