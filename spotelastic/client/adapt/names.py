@@ -133,7 +133,8 @@ def _initial(
     for node, value, at in sets:
         if value is None or not values.is_plain(value, at, frozenset({name})):
             shown = "something" if value is None else source.code(value)[:60]
-            alike = " that all workers have alike (sum it before: torch.distributed.all_reduce())"
+            how = "mean = loss.detach().clone(); torch.distributed.all_reduce(mean)"
+            alike = f" that all workers have alike (add it up over them before: {how})"
             told = f"it is set by {shown}, which is not seen to be a plain value"
             raise no(node, told + (alike if values.shared else ""))
     if name != loop.counter and not sets:

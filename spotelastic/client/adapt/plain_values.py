@@ -1,12 +1,13 @@
 """Knows which values of a script are plain ones for certain, and the same on all of its workers."""
 
 import ast
+import re
 from collections.abc import Iterator
 
 from spotelastic.client.adapt.changes import owners
 from spotelastic.client.adapt.loops import TrainingLoop
 from spotelastic.client.adapt.objects import is_shared
-from spotelastic.client.adapt.ranks import pairs
+from spotelastic.client.adapt.ranks import is_of_ranks, pairs
 from spotelastic.client.adapt.source import (
     Source,
     argument,
@@ -21,6 +22,8 @@ from spotelastic.client.adapt.source import (
 
 NUMBERS = ("item", "tolist", "len", "int", "float", "round", "numel")
 """Functions that return numbers."""
+OWN_RANK = r"get_rank|['\"]RANK"
+"""What each worker has another one of."""
 OF_NUMBERS = ("min", "max", "sum", "abs")
 
 Set = tuple[ast.AST, ast.expr | None, ast.AST]
@@ -117,7 +120,8 @@ class PlainValues:
     def _is_count(self, value: ast.AST | None, scope: ast.AST | None) -> bool:
         """Whether a value is a number that is written out, or how many workers there are."""
         if isinstance(value, ast.Name):
-            value = self._source.made(value.id, scope or self._source.scope(value))
-        return isinstance(value, ast.Constant) or (
-            isinstance(value, ast.Call) and last_name(value.func) == "get_world_size"
-        )
+            its = self._source.values(value.id, scope or self._source.scope(value))
+            value = its[0] if len(its) == 1 else None
+        if value is None or isinstance(value, ast.Constant):
+            return value is not None
+        return is_of_ranks(value, set()) and not re.search(OWN_RANK, ast.unparse(value))

@@ -75,7 +75,7 @@ class ScriptRanks:
             return
         for call in calls(self._source.tree, scope.name):
             for name in arguments(scope.args):
-                if _is_of_ranks(given(call, scope, name), names - {name}):
+                if is_of_ranks(given(call, scope, name), names - {name}):
                     yield name, call
 
     def _line(self, name: str, value: ast.AST, node: ast.stmt) -> str:
@@ -99,7 +99,7 @@ def of_ranks(source: Source) -> list[Made]:
     for each in nodes(source.tree, ast.Assign, ast.AnnAssign):
         for target in each.targets if isinstance(each, ast.Assign) else [each.target]:
             for one, value, made in pairs(source, target, each.value):
-                if dotted(one) and _is_of_ranks(value, {name for name, *_ in found}):
+                if dotted(one) and is_of_ranks(value, {name for name, *_ in found}):
                     found.append((dotted(one), made, each))
     return found
 
@@ -128,8 +128,8 @@ def reads(name: str, body: Sequence[ast.AST]) -> bool:
     return any(dotted(each) == name and isinstance(each.ctx, ast.Load) for each in found)
 
 
-def _is_of_ranks(value: ast.AST | None, names: set[str]) -> bool:
-    """Whether a value is a plain one that is made of the ranks, or of these names."""
+def is_of_ranks(value: ast.AST | None, names: set[str]) -> bool:
+    """Return whether a value is a plain one that is made of the ranks, or of these names."""
     inner = [*ast.walk(value)] if value is not None else []
     called = [last_name(each.func) for each in inner if isinstance(each, ast.Call)]
     kinds = ast.Dict | ast.List | ast.Tuple | ast.Set | ast.Lambda | ast.NamedExpr

@@ -206,3 +206,24 @@ def test_a_number_that_a_function_sums_up_over_all_workers_is_carried(
 def test_what_is_not_seen_to_be_alike_is_refused(body: str) -> None:
     with pytest.raises(NotUnderstood, match="the loop carries best from turn to turn"):
         of(changed((REDUCED, body)))
+
+
+@pytest.mark.parametrize(
+    "workers",
+    [
+        "dist.get_world_size()",
+        "int(os.environ['WORLD_SIZE'])",
+        "dist.get_world_size() if one else 1",
+    ],
+)
+def test_a_mean_over_all_workers_is_carried(workers: str) -> None:
+    """As the message for one that each worker has for itself says to write it."""
+    mean = "mean = loss.detach().clone(); dist.all_reduce(mean)"
+    step = "            optimizer.step()\n"
+    text = changed(
+        (RANKS, f"    rank, is_main, world_size = dist.get_rank(), True, {workers}\n"),
+        (step, f"{step}            {mean}\n            total += mean.item() / world_size\n"),
+        ("        for x in", "        total = 0.0\n        for x in"),
+        ("print(epoch, score)", "print(epoch, total)"),
+    )
+    assert 'state["total"] = total' in of(text)
