@@ -40,13 +40,6 @@ class Bill:
         """Node hours of both kinds."""
         return self.spot_hours + self.on_demand_hours
 
-    def __add__(self, other: "Bill") -> "Bill":
-        return Bill(
-            self.spot_hours + other.spot_hours,
-            self.on_demand_hours + other.on_demand_hours,
-            self.usd + other.usd,
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class ReplayOutcome:

@@ -2,11 +2,7 @@
 
 Events are read, one per line, `milliseconds,add|remove,node`; and counts per interval,
 `{"metadata": {"gap_seconds": 600}, "data": [4, 4, 3]}`. A count does not say which node goes. That
-is drawn at random, the same way each time. Of a trace with `price_info` each number says whether
-a launch would have failed, as SkyNomad writes it: 1 is no node.
-
-Whether a launch would have succeeded is not the same as whether nodes would have stayed: such
-*probes* are told apart.
+is drawn at random, the same way each time.
 """
 
 import itertools
@@ -15,7 +11,7 @@ import math
 import random
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from spotelastic.errors import UsageError
@@ -28,8 +24,6 @@ MOST_DIGITS = 15
 """Digits of the largest number of milliseconds. A longer number is no time."""
 EVENT = "expected milliseconds,add|remove,node"
 COUNTS = 'expected {"metadata": {"gap_seconds": SECONDS}, "data": [NODES, ...]}'
-PROBES = "availability"
-"""Folder in which https://github.com/skypilot-org/spot-traces keeps what probes have found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +46,6 @@ class Trace:
     """The nodes in the order in which they appear."""
     length: float
     """Seconds from the beginning to the last event."""
-    probes: bool = False
-    """Whether it says where launches would have succeeded, and not how long nodes stayed."""
 
     @property
     def most_nodes(self) -> int:
@@ -78,7 +70,7 @@ def read(path: Path) -> Trace:
         raise UsageError(f"{path}: contains no nodes: {COUNTS if counts else EVENT}")
     if trace.length <= 0:
         raise UsageError(f"{path}: covers no time: expected events at two times at least")
-    return replace(trace, probes=trace.probes or PROBES in path.absolute().parts)
+    return trace
 
 
 def _text(path: Path) -> str:
@@ -141,11 +133,9 @@ def _counts(path: Path, text: str) -> Trace:
             told = f"{found[0][:20]}: expected a number of nodes from 0 to {MOST_NODES}"
             raise _bad(path, _line(text, data.start(1) + found.start()), told)
         counts.append(int(found[0]))
-    probes = "price_info" in value["metadata"]
-    if probes and max(counts, default=0) > 1:
-        raise UsageError(f"{path}: a trace with price_info has 1 for a node that is taken, or 0")
-    nodes = [(at * gap, 1 - count if probes else count) for at, count in enumerate(counts)]
-    return replace(_from_counts(path.stem, nodes, gap), probes=probes)
+    if "price_info" in value["metadata"]:
+        raise UsageError(f"{path}: with price_info it tells of launches, not how long nodes stayed")
+    return _from_counts(path.stem, [(at * gap, count) for at, count in enumerate(counts)], gap)
 
 
 def _from_counts(name: str, counts: Iterable[tuple[float, int]], gap: float) -> Trace:

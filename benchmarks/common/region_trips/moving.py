@@ -11,6 +11,7 @@ from functools import partial
 
 from common.region_trips.travel import SCORES_EVERY, RegionMove, RegionsOutcome, Travel
 from common.replayed import markets
+from common.replayed.bills import both
 from spotelastic_checkpoints.types import Commit
 
 from spotelastic.cloud.model import ALIVE
@@ -193,8 +194,9 @@ class _MovingJob:
     def _close(self, stay: Stay) -> None:
         stay.nodes.finish()
         self._stretches += stay.nodes.stretches
-        self._paid += bill(stay.controller.bill.values(), self.timeline.now)
-        self._paid += Bill(usd=self._travel.price(self._scenario))
+        stayed = bill(stay.controller.bill.values(), self.timeline.now)
+        self._paid = both(self._paid, stayed)
+        self._paid = both(self._paid, Bill(usd=self._travel.price(self._scenario)))
 
     def finish(self) -> tuple[list[RunSpan], Bill]:
         """End the replay. Return the times in which the job trained, and what it has cost."""
@@ -202,7 +204,7 @@ class _MovingJob:
         stay.nodes.finish()
         if not stay.ended:
             self._count(self.timeline.now)
-        paid = self._paid + bill(stay.controller.bill.values(), self.timeline.now)
+        paid = both(self._paid, bill(stay.controller.bill.values(), self.timeline.now))
         return self._stretches + stay.nodes.stretches, paid
 
 

@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 
 from common.replayed import markets
+from common.replayed.bills import both
 
 from spotelastic.replay.outcome import (
     HOUR,
@@ -126,7 +127,7 @@ def _fixed(
             stretches.append(stretch)
             step = _committed(stretch, scenario)
         hours = size * (lost - launch) / HOUR
-        paid += Bill(hours, 0.0, hours * usd[market])
+        paid = both(paid, Bill(hours, 0.0, hours * usd[market]))
         now = lost + POLL
     return stretches, paid
 

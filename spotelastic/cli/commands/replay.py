@@ -5,7 +5,7 @@ The simulation comes before money is spent.
 
 import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -39,9 +39,6 @@ Notice = Annotated[
     float, typer.Option(min=0, help="Seconds of notice before a node is taken; 0: none.")
 ]
 Boot = Annotated[float, typer.Option(min=0, help="Seconds from launch until a node is ready.")]
-StartTime = Annotated[
-    float, typer.Option(min=0, help="Seconds until new workers can step: CUDA, NCCL.")
-]
 SnapshotEvery = Annotated[
     int | None,
     typer.Option(min=1, help="Steps between snapshots.", show_default="the best for the trace"),
@@ -75,14 +72,6 @@ spotelastic replay counts.json --min 2 --max 8 --notice 0 --json
 """
 SPOT_SHARE = 0.3
 """Spot price as a share of the on-demand price if none is given: about what spot users report."""
-PROBED = (
-    "The trace says where launches would have succeeded, not how long nodes stayed: played as if "
-    "nodes were taken whenever a launch would have failed."
-)
-MORE_THAN_ALLOWED = (
-    "Goodput over 100%: nodes also train between their notice and their leaving, which the trace's "
-    "own time does not contain."
-)
 TYPE = "g5.xlarge"
 """Instance type whose prices are used by default."""
 
@@ -96,7 +85,6 @@ def replay(
     sharded: Sharded = False,
     notice: Notice = 120.0,
     boot: Boot = 90.0,
-    start_time: StartTime = 3.0,
     snapshot_every: SnapshotEvery = None,
     checkpoint_every: CheckpointEvery = None,
     instance_type: InstanceType = TYPE,
@@ -111,7 +99,7 @@ def replay(
     from spotelastic.replay.scenario import Scenario
     from spotelastic.replay.trace import read
 
-    _check_times(step_time, {"--notice": notice, "--boot": boot, "--start-time": start_time})
+    _check_times(step_time, {"--notice": notice, "--boot": boot})
     trace = read(file)
     asked = _asked(trace, minimum, maximum)
     saves = _schedule(snapshot_every, checkpoint_every)
@@ -122,11 +110,11 @@ def replay(
         state=size("--state", state),
         sharded=sharded,
         notice=notice,
-        machines=_machines(instance_type, spot_price, boot, start_time),
+        machines=_machines(instance_type, spot_price, boot),
         **({"automatic": True} if saves is None else {"schedule": saves}),
     )
-    for note in _notes(trace, scenario, asked):
-        print(note, file=sys.stderr)
+    if (most := scenario.max_nodes) < asked:
+        print(f"--max {asked}: {_at_most(trace)}: played with --max {most}", file=sys.stderr)
     outcome = play(trace, scenario)
     if json:
         _show_json(scenario, outcome, maximum)
@@ -156,15 +144,6 @@ def _at_most(trace: "Trace") -> str:
     return f"the trace has at most {counted(trace.most_nodes, 'node')} at a time"
 
 
-def _notes(trace: "Trace", scenario: "Scenario", asked: int) -> Iterator[str]:
-    """Yield a note for each way in which the replay differs from what was asked."""
-    most = scenario.max_nodes
-    if most < asked:
-        yield f"--max {asked}: {_at_most(trace)}: played with --max {most}"
-    if trace.probes:
-        yield PROBED
-
-
 def _schedule(snapshot_every: int | None, checkpoint_every: int | None) -> "Schedule | None":
     from spotelastic_checkpoints.types import Schedule
 
@@ -174,7 +153,7 @@ def _schedule(snapshot_every: int | None, checkpoint_every: int | None) -> "Sche
     return Schedule(snapshots, checkpoint_every or snapshots)
 
 
-def _machines(type_: str, spot_price: float | None, boot: float, start: float) -> "NodeTimings":
+def _machines(type_: str, spot_price: float | None, boot: float) -> "NodeTimings":
     from spotelastic.aws.compute.prices import shipped_table
     from spotelastic.replay.scenario import NodeTimings
 
@@ -184,7 +163,7 @@ def _machines(type_: str, spot_price: float | None, boot: float, start: float) -
             f"--instance-type {type_}: its price is not known; give one with --spot-price"
         )
     spot = SPOT_SHARE * (on_demand or 0.0) if spot_price is None else spot_price
-    return NodeTimings(boot=boot, start=start, spot_usd=spot, on_demand_usd=on_demand or spot)
+    return NodeTimings(boot=boot, spot_usd=spot, on_demand_usd=on_demand or spot)
 
 
 # -- what is shown -------------------------------------------------------------------------------
@@ -196,9 +175,8 @@ def _show_json(scenario: "Scenario", outcome: "ReplayOutcome", maximum: int | No
 
     from spotelastic.cli.render.tables import to_json
 
-    sizes = {"min_nodes": scenario.min_nodes, "max_nodes": scenario.max_nodes}
-    told = {**sizes, "max_asked": maximum}
-    print(to_json({**msgspec.to_builtins(outcome), **told}))
+    its = {"min_nodes": scenario.min_nodes, "max_nodes": scenario.max_nodes, "max_asked": maximum}
+    print(to_json({**msgspec.to_builtins(outcome), **its}))
 
 
 def _show(
@@ -225,8 +203,6 @@ def _show(
         f"{scenario.step:g} s, {scenario.state / 1e9:g} GB; {price}\n"
     )
     tables.display(_table(outcome))
-    if outcome.goodput > 1:
-        print(MORE_THAN_ALLOWED)
 
 
 def _table(each: "ReplayOutcome") -> "RenderableType":

@@ -156,6 +156,8 @@ def _changes(
 ) -> Iterator[str]:
     saved = [*objects, *names.initial, *("sampler" for each in data if each.trains)]
     yield f"line {loop.outermost.lineno}: a Checkpointer saves {', '.join(saved)}"
+    for mean in names.means:
+        yield f"line {mean.lineno}: the loss is the mean over all workers, which have one each"
     for each in data:
         yield (
             f"line {each.call.lineno}: an ElasticSampler deals out the data, so that each sample "

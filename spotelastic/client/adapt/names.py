@@ -71,6 +71,8 @@ class Carried:
     """Those that are read after the loop."""
     loss: str = ""
     """The name of the last loss, where what follows the steps tells it."""
+    means: list[ast.expr] = field(default_factory=list)
+    """Losses of this worker that are added up or listed, in place of those of all workers."""
 
 
 def carried(source: Source, loop: TrainingLoop, objects: Sequence[str]) -> Carried:
@@ -131,12 +133,15 @@ def _initial(
     for node, why in _otherwise(source, loop, name):
         raise no(node, why)
     for node, value, at in sets:
-        if value is None or not values.is_plain(value, at, frozenset({name})):
-            shown = "something" if value is None else source.code(value)[:60]
-            how = "mean = loss.detach().clone(); torch.distributed.all_reduce(mean)"
-            alike = f" that all workers have alike (add it up over them before: {how})"
-            told = f"it is set by {shown}, which is not seen to be a plain value"
-            raise no(node, told + (alike if values.shared else ""))
+        if value is not None and values.is_plain(value, at, frozenset({name})):
+            continue
+        if value is not None and values.shared and _is_own_loss(source, loop, value):
+            found.means.append(value)
+            continue
+        shown = "something" if value is None else source.code(value)[:60]
+        alike = " that all workers have alike (add it up by torch.distributed.all_reduce())"
+        told = f"it is set by {shown}, which is not seen to be a plain value"
+        raise no(node, told + (alike if values.shared else ""))
     if name != loop.counter and not sets:
         raise no(loop.outermost, "it is not seen to be a plain value")
     resets = [value for _, value in written(before, name)]
@@ -166,13 +171,24 @@ def _is_last_loss(source: Source, loop: TrainingLoop, name: str, after: Sequence
     """Whether a name is a step's loss, and what comes after the steps only reads its number."""
     loss, backward = loss_of(source, loop) or ("", loop.loop)
     reads = [each for each in nodes(after, ast.Name) if each.id == name]
-    sets = [each for each, _ in written(loop.outermost, name)]
     return (
         name == loss
-        and all(each in loop.loop.body and each.lineno < backward.lineno for each in sets)
+        and _is_set_before(loop, loss, backward)
         and all(_is_number(source, each) for each in reads)
         and not [*_otherwise(source, loop, name)]
     )
+
+
+def _is_own_loss(source: Source, loop: TrainingLoop, value: ast.expr) -> bool:
+    """Whether a value is the number of this worker's loss of a step, once that is known."""
+    loss, backward = loss_of(source, loop) or ("", loop.loop)
+    told = ast.unparse(value) in (f"{loss}.item()", f"{loss}.detach().item()", f"float({loss})")
+    return told and value.lineno > backward.lineno and _is_set_before(loop, loss, backward)
+
+
+def _is_set_before(loop: TrainingLoop, loss: str, backward: ast.stmt) -> bool:
+    sets = [each for each, _ in written(loop.outermost, loss)]
+    return all(each in loop.loop.body and each.lineno < backward.lineno for each in sets)
 
 
 def _is_number(source: Source, name: ast.AST) -> bool:

@@ -290,8 +290,7 @@ def _former(source: Source, call: ast.Call, *, trains: bool) -> ast.Call | None:
     if given is None or isinstance(given, ast.Constant):
         return None
     made = source.made(dotted(given), source.scope(call))
-    if made is not None and source.full_name(made.func).endswith("DistributedSampler"):
-        return made
-    if trains:
+    is_one = made is not None and source.full_name(made.func).endswith("DistributedSampler")
+    if trains and not is_one:
         raise source.no(call, f"what {source.code(given)} deals out is not seen: {BY_HAND}")
-    return None
+    return made if is_one else None

@@ -4,11 +4,12 @@ import ast
 import re
 from collections.abc import Iterator
 
-from spotelastic.client.adapt.changes import owners
+from spotelastic.client.adapt.changes import arguments, given, owners
 from spotelastic.client.adapt.loops import TrainingLoop
 from spotelastic.client.adapt.objects import is_shared
 from spotelastic.client.adapt.ranks import is_of_ranks, pairs
 from spotelastic.client.adapt.source import (
+    Function,
     Source,
     argument,
     bound,
@@ -24,7 +25,6 @@ NUMBERS = ("item", "tolist", "len", "int", "float", "round", "numel")
 """Functions that return numbers."""
 OWN_RANK = r"get_rank|['\"]RANK"
 """What each worker has another one of."""
-OF_NUMBERS = ("min", "max", "sum", "abs")
 
 Set = tuple[ast.AST, ast.expr | None, ast.AST]
 """Where a name is set, to what (None: that is not seen), and the loop or function it is made in."""
@@ -59,7 +59,7 @@ class PlainValues:
                 return True
             if self.shared and self._is_count(value, None):
                 return True
-            sets = [*self.sets(value.id, root)]
+            sets = [*self.sets(value.id, root), *self._given(value.id, root)]
             more = known | {value.id}
             return bool(sets) and all(self.is_plain(v, place, more) for _, v, place in sets)
         if isinstance(value, ast.Call):
@@ -69,9 +69,15 @@ class PlainValues:
         parts = [each for each in inner if each is None or isinstance(each, ast.expr)]
         return all(each is not None and self.is_plain(each, root, known) for each in parts)
 
+    def _given(self, name: str, root: ast.AST) -> Iterator[Set]:
+        """Yield what the loop gives a function for an argument."""
+        if isinstance(root, Function) and name in arguments(root.args):
+            for call in calls(self._source.tree, root.name):
+                yield call, given(call, root, name), self._loop.outermost
+
     def _is_number(self, call: ast.Call, root: ast.AST, known: frozenset[str]) -> bool:
         name = last_name(call.func)
-        if dotted(call.func) in OF_NUMBERS and all(
+        if dotted(call.func) in ("min", "max", "sum", "abs") and all(
             self.is_plain(each, root, known) for each in call.args
         ):
             return True
@@ -120,8 +126,9 @@ class PlainValues:
     def _is_count(self, value: ast.AST | None, scope: ast.AST | None) -> bool:
         """Whether a value is a number that is written out, or how many workers there are."""
         if isinstance(value, ast.Name):
-            its = self._source.values(value.id, scope or self._source.scope(value))
-            value = its[0] if len(its) == 1 else None
+            scope = scope or self._source.scope(value)
+            its = [*self.sets(value.id, scope)] or [*self.sets(value.id, self._source.tree)]
+            value = its[0][1] if len(its) == 1 else None
         if value is None or isinstance(value, ast.Constant):
             return value is not None
         return is_of_ranks(value, set()) and not re.search(OWN_RANK, ast.unparse(value))

@@ -13,7 +13,16 @@ from collections.abc import Iterator, Sequence
 
 from spotelastic.client.adapt.changes import arguments, given, reached
 from spotelastic.client.adapt.loops import TrainingLoop, following
-from spotelastic.client.adapt.source import Function, Source, bound, calls, dotted, last_name, nodes
+from spotelastic.client.adapt.source import (
+    Function,
+    Source,
+    bound,
+    calls,
+    dotted,
+    last_name,
+    nodes,
+    read,
+)
 
 ASKED = ("get_rank", "get_world_size")
 """Functions that return the present ones. `os.environ` has these as well:"""
@@ -23,8 +32,10 @@ PLAIN = re.compile(
 )
 """Functions that may be called once more."""
 
-Made = tuple[str, ast.AST, ast.stmt]
-"""The name of what is made of the ranks, the expression, and where this is."""
+Made = tuple[str, ast.expr, bool, ast.stmt]
+"""The name of what is made of the ranks, the expression, whether it has names of the script alone,
+and where this is.
+"""
 
 
 class ScriptRanks:
@@ -39,11 +50,11 @@ class ScriptRanks:
         after = following(source, loop)
         parts = [*before, loop.loop.iter, *loop.loop.body, *end, *after]
         made = of_ranks(source)
-        for name, value, node in made:
+        for name, value, known, node in made:
             place = source.scope(node)
             if loop.outermost in source.around(node) or not self._is_read(name, parts):
                 continue
-            if place is loop.scope and not source.function(dotted(getattr(value, "func", None))):
+            if place is loop.scope and known:
                 self._lines[name] = self._line(name, value, node)
             elif place in (loop.scope, source.tree):
                 raise self._no(node, name)
@@ -78,7 +89,7 @@ class ScriptRanks:
                 if is_of_ranks(given(call, scope, name), names - {name}):
                     yield name, call
 
-    def _line(self, name: str, value: ast.AST, node: ast.stmt) -> str:
+    def _line(self, name: str, value: ast.expr, node: ast.stmt) -> str:
         """Return a line that makes a value again, where it was made at all."""
         tests, inner = list[str](), node
         for outer in self._source.around(node):
@@ -98,28 +109,27 @@ def of_ranks(source: Source) -> list[Made]:
     found: list[Made] = []
     for each in nodes(source.tree, ast.Assign, ast.AnnAssign):
         for target in each.targets if isinstance(each, ast.Assign) else [each.target]:
-            for one, value, made in pairs(source, target, each.value):
+            for one, value, known in pairs(source, target, each.value):
                 if dotted(one) and is_of_ranks(value, {name for name, *_ in found}):
-                    found.append((dotted(one), made, each))
+                    found.append((dotted(one), value, known, each))
     return found
 
 
 def pairs(
     source: Source, target: ast.AST, value: ast.expr | None
-) -> Iterator[tuple[ast.AST, ast.expr, ast.expr]]:
-    """Yield what an assignment sets, to what, and how that is made.
+) -> Iterator[tuple[ast.AST, ast.expr, bool]]:
+    """Yield what an assignment sets, to what, and whether that has no names of another function.
 
-    Of a call of a function of the script, that is what it returns.
+    What a function of the script returns is what it makes that of.
     """
     function = source.function(dotted(value.func)) if isinstance(value, ast.Call) else None
     returned = [value] if function is None else [r.value for r in nodes(function, ast.Return)]
-    for told in returned:
-        parts: list[ast.expr] = getattr(told, "elts", [])
-        if isinstance(target, ast.Tuple) and len(parts) == len(target.elts):
-            for one, its in zip(target.elts, parts, strict=True):
-                yield one, its, value if function is not None and value is not None else its
-        elif told is not None:
-            yield target, told, value or told
+    for told in filter(None, returned):
+        ones, its = getattr(target, "elts", [target]), getattr(told, "elts", [told])
+        for one, part in zip(ones, its, strict=True) if len(ones) == len(its) else ():
+            local = [*source.values(dotted(part), function)] if function is not None else []
+            found = local[0] if len(local) == 1 and local[0] is not None else part
+            yield one, found, function is None or read([found]) <= {*source.imported, "int"}
 
 
 def reads(name: str, body: Sequence[ast.AST]) -> bool:

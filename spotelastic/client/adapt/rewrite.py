@@ -143,12 +143,21 @@ class _Writer:
         text.after(_end(inner), *(deep + line for line in self._put(*self._names.of_step)))
         if found := loss_of(self._source, loop):
             loss, where = found
-            text.after(
-                _end(where), f"{text.indent(where)}{self.unit * 2}{self._step}.loss = {loss}"
-            )
+            made = [f"{self._step}.loss = {loss}", *self._mean(loss)]
+            text.after(_end(where), *(text.indent(where) + self.unit * 2 + each for each in made))
         text.replace(inner.target, self._step)
         if loop.epochs is None:
             text.replace(loop.replaced, f"{self._checkpoint}.steps({loop.length})")
+
+    def _mean(self, loss: str) -> list[str]:
+        """Have the mean over all workers added up in place of this worker's loss."""
+        aliases = {whole: alias for alias, whole in self._source.imported.items()}
+        dist = aliases.get("torch.distributed", "torch.distributed")
+        mean = self._source.free("mean_loss", "mean_of_losses")
+        for each in self._names.means:
+            self.text.replace(each, f"{mean}.item() / {dist}.get_world_size()")
+        made = [f"{mean} = {loss}.detach().clone()", f"{dist}.all_reduce({mean})"]
+        return made if self._names.means else []
 
     def epochs(self, epochs: ast.For) -> None:
         """Have the loop of epochs begin where the run is."""

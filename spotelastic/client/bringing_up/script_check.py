@@ -202,11 +202,11 @@ def _kept_ranks(source: Source) -> Iterator[str]:
     loops = [each for each in nodes(source.tree, ast.For) if isinstance(each.iter, ast.Call)]
     for loop in (each for each in loops if last_name(each.iter.func) in ("steps", "epochs")):
         made, scope = of_ranks(source), source.scope(loop)
-        again = {name for name, _, where in made if where.lineno >= loop.lineno}
+        again = {name for name, *_, where in made if where.lineno >= loop.lineno}
         later = [
             each for each in nodes(scope, ast.Name, ast.Attribute) if each.lineno > loop.lineno
         ]
-        for name, _, where in made:
+        for name, *_, where in made:
             if name not in again and name in map(dotted, later):
                 yield (
                     f"{source.name}, line {where.lineno}: {name} is made of the ranks, and these "

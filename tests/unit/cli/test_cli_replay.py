@@ -114,18 +114,3 @@ def test_a_bad_trace_is_told_with_its_line(
     bad.write_text("0,add,a\n10,add\n")
     assert replay(monkeypatch, str(bad)) == 2
     assert f"{bad}:2: '10,add': expected milliseconds,add|remove,node" in capsys.readouterr().err
-
-
-def test_goodput_above_what_the_trace_allows_is_explained(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    """A node trains until it leaves, after its notice as well, where the others are too few."""
-    trace = tmp_path / "calm.csv"
-    trace.write_text("0,add,a\n0,add,b\n7200000,remove,b\n9000000,remove,a\n")
-    asked = ("--min", "2", "--max", "2", "--boot", "0", "--start-time", "0")
-    told = {}
-    for notice in ("1500", "0"):
-        assert replay(monkeypatch, str(trace), *asked, "--notice", notice) == 0
-        told[notice] = capsys.readouterr().out
-    assert "Goodput over 100%" in told["1500"]
-    assert "Goodput over 100%" not in told["0"]

@@ -127,10 +127,8 @@ def test_an_attribute_is_set_again() -> None:
 @pytest.mark.parametrize(
     "pairs",
     [
-        ((RANKS, "    rank = setup()\n    world_size, is_main = 2, rank == 0\n"),
-         ("def main", "def setup():\n    return dist.get_rank()\n\ndef main")),
         ((RANKS, "    rank, is_main = setup()\n    world_size = 2\n"),
-         ("def main", "def setup():\n    return dist.get_rank(), None\n\ndef main")),
+         ("def main", "def setup():\n    n = dist.get_rank()\n    return n, n == 0\n\ndef main")),
         ((RANKS, "    is_main = rank == 0\n    world_size = 2\n"),
          ("def main()", "def main(rank)"), ("    main()", "    main(int(os.environ['RANK']))")),
         ((RANKS, "    is_main = rank == 0\n    world_size = 2\n"),
@@ -142,6 +140,22 @@ def test_what_cannot_be_made_again_is_refused(pairs: tuple[tuple[str, str], ...]
         NotUnderstood, match=r"(rank|is_main) is made of the ranks, and these change"
     ):
         of(changed(*pairs))
+
+
+@pytest.mark.parametrize("returned", ["dist.get_rank(), dist.get_world_size()", "n, of"])
+def test_what_a_function_returns_of_the_ranks_is_made_again_without_it(returned: str) -> None:
+    begun = (
+        "    dist.init_process_group('gloo')\n    n, of = dist.get_rank(), dist.get_world_size()\n"
+    )
+    setup = f"def setup():\n{begun}    return {returned}\n\ndef main"
+    made = of(
+        changed(
+            ("def main", setup),
+            ('    dist.init_process_group("gloo")\n', ""),
+            (RANKS, "    rank, world_size = setup()\n    is_main = rank == 0\n"),
+        )
+    )
+    assert made.count("rank = dist.get_rank()\n") == 2 and made.count("setup()") == 2
 
 
 def test_a_function_that_asks_each_time_is_no_concern() -> None:
@@ -217,7 +231,6 @@ def test_what_is_not_seen_to_be_alike_is_refused(body: str) -> None:
     ],
 )
 def test_a_mean_over_all_workers_is_carried(workers: str) -> None:
-    """As the message for one that each worker has for itself says to write it."""
     mean = "mean = loss.detach().clone(); dist.all_reduce(mean)"
     step = "            optimizer.step()\n"
     text = changed(
@@ -227,3 +240,56 @@ def test_a_mean_over_all_workers_is_carried(workers: str) -> None:
         ("print(epoch, score)", "print(epoch, total)"),
     )
     assert 'state["total"] = total' in of(text)
+
+
+@pytest.mark.parametrize(
+    ("begun", "added", "averaged"),
+    [
+        (
+            "total = 0.0",
+            "total += loss.item()",
+            "total += mean_loss.item() / dist.get_world_size()",
+        ),
+        (
+            "total = []",
+            "total.append(float(loss))",
+            "total.append(mean_loss.item() / dist.get_world_size())",
+        ),
+    ],
+)
+def test_a_sum_of_each_workers_losses_becomes_that_of_their_means(
+    begun: str, added: str, averaged: str
+) -> None:
+    step = "            optimizer.step()\n"
+    made = of(
+        changed(
+            (step, f"{step}            {added}\n"),
+            ("        for x in", f"        {begun}\n        for x in"),
+            ("print(epoch, score)", "print(epoch, total)"),
+        )
+    )
+    lines = [line.strip() for line in made.splitlines()]
+    backward = lines.index("loss.backward()")
+    assert lines[backward + 1 : backward + 5] == [
+        "step.loss = loss",
+        "mean_loss = loss.detach().clone()",
+        "dist.all_reduce(mean_loss)",
+        "optimizer.step()",
+    ], "a collective goes before the optimizer's step"
+    assert averaged in lines and 'state["total"] = total' in lines
+
+
+@pytest.mark.parametrize(
+    "added",
+    ["total += loss.item() * len(x)", "loss = loss / 2\n            total += loss.item()"],
+)
+def test_other_sums_of_each_workers_own_are_refused(added: str) -> None:
+    step = "            optimizer.step()\n"
+    with pytest.raises(NotUnderstood, match="the loop carries total from turn to turn"):
+        of(
+            changed(
+                (step, f"{step}            {added}\n"),
+                ("        for x in", "        total = 0.0\n        for x in"),
+                ("print(epoch, score)", "print(epoch, total)"),
+            )
+        )

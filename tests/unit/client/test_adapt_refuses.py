@@ -397,13 +397,6 @@ FORMS: dict[str, tuple[str, str]] = {
         + "except StopIteration:\n    pass\n",
         "left early",
     ),
-    "different on workers": (
-        epochs(
-            "total += loss.item()\n",
-            before="total = 0.0\nmodel = nn.parallel.DistributedDataParallel(model)\n",
-        ),
-        "that all workers have alike",
-    ),
     "method with a harmless name": (
         epochs(
             "notes.info(i)\n",

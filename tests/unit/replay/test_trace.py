@@ -42,22 +42,10 @@ def test_counts_become_nodes_that_are_there_at_the_time(tmp_path: Path) -> None:
     assert read(file) == trace
 
 
-def test_a_trace_with_prices_says_when_the_node_was_taken(tmp_path: Path) -> None:
+def test_a_trace_of_launches_is_refused(tmp_path: Path) -> None:
     told = {"metadata": {"gap_seconds": 600, "price_info": {"price": 1.2}}, "data": [0, 0, 1, 0]}
-    trace = read(written(tmp_path, json.dumps(told), "full.json"))
-    assert trace.probes
-    assert [(span.start, span.end) for span in trace.spans] == [(0, 1200), (1800, math.inf)]
-    many = json.dumps(told | {"data": [0, 4]})
-    with pytest.raises(UsageError, match="has 1 for a node that is taken, or 0"):
-        read(written(tmp_path, many, "full.json"))
-
-
-def test_what_probes_have_found_is_told_apart(tmp_path: Path) -> None:
-    for kind, probes in (("availability", True), ("preemption", False)):
-        folder = tmp_path / kind / "4-node"
-        folder.mkdir(parents=True)
-        file = written(folder, '{"metadata": {"gap_seconds": 600}, "data": [1, 0]}', "zone.json")
-        assert read(file).probes is probes
+    with pytest.raises(UsageError, match=r"zone\.json: with price_info it tells of launches"):
+        read(written(tmp_path, json.dumps(told), "zone.json"))
 
 
 def test_public_traces_are_read_whole() -> None:
