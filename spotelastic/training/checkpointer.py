@@ -304,9 +304,8 @@ class Checkpointer(Saving):
                 raise SpotelasticError("there is nothing to go back to: nothing was saved")
             return 0
         restored.load(self._state)
-        others = range(
-            restored.world_size - 1, -1, -1
-        )  # the first one alone evaluates, in many scripts
+        # The first one alone evaluates, in many scripts.
+        others = range(restored.world_size - 1, -1, -1)
         own, trains = session.ranks.rank, self._told_step > 0
         value = restored.own_value
         self._loss = each_rank.restore(self._state, value, (own, *others), trains=trains)

@@ -47,8 +47,7 @@ class ScriptRanks:
         self._lines: dict[str, str] = {}
         """The line that makes each, by its name."""
         before, end = loop.parts
-        after = following(source, loop)
-        parts = [*before, loop.loop.iter, *loop.loop.body, *end, *after]
+        parts = [*before, loop.loop.iter, *loop.loop.body, *end, *following(source, loop)]
         made = of_ranks(source)
         for name, value, known, node in made:
             place = source.scope(node)
@@ -64,8 +63,8 @@ class ScriptRanks:
 
     def lines(self, parts: Sequence[ast.AST]) -> list[str]:
         """Return the lines that go before a part of the script."""
-        used = any(self._is_read(name, parts) for name in self._lines)
-        return [*self._lines.values()] if used else []
+        are_read = any(self._is_read(name, parts) for name in self._lines)
+        return [*self._lines.values()] if are_read else []
 
     def _is_read(self, name: str, parts: Sequence[ast.AST]) -> bool:
         first, *functions = reached(self._source, parts)

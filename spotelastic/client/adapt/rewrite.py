@@ -156,8 +156,8 @@ class _Writer:
         mean = self._source.free("mean_loss", "mean_of_losses")
         for each in self._names.means:
             self.text.replace(each, f"{mean}.item() / {dist}.get_world_size()")
-        made = [f"{mean} = {loss}.detach().clone()", f"{dist}.all_reduce({mean})"]
-        return made if self._names.means else []
+        lines = f"{mean} = {loss}.detach().clone()", f"{dist}.all_reduce({mean})"
+        return [*lines] if self._names.means else []
 
     def epochs(self, epochs: ast.For) -> None:
         """Have the loop of epochs begin where the run is."""

@@ -202,7 +202,9 @@ def _warnings(records: Records) -> Iterable[str]:
         if event.kind == "version" and event.node in records.nodes
     )
     told = [e for e in records.events if e.kind == "files" and e.at > _newest(records, "restart")]
-    yield from (f"{event.node}: {event.message}" for event in told[-1:])
+    for event in told[-1:]:
+        lost = event.message.replace("on this node alone", f"lost with {event.node}")
+        yield f"{event.node}: {event.message}" if event.node in records.nodes else lost
     yield from _slow_replicas(records)
 
 

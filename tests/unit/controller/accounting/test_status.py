@@ -341,5 +341,7 @@ def test_files_that_go_with_their_node_are_told_until_a_restart() -> None:
         records = replace(RECORDS, job=Job(state, 42.0), events=(said,))
         (line,) = status("demo", Account(records, MACHINES), "", 50.0).warnings
         assert line == f"a: {said.message}"
+        (line,) = status("demo", Account(replace(records, nodes={}), MACHINES), "", 50.0).warnings
+        assert line == "model.pt is lost with a: write elsewhere"
     again = replace(records, events=(said, restarted))
     assert status("demo", Account(again, MACHINES), "", 50.0).warnings == ()
