@@ -129,7 +129,6 @@ def _initial(
         raise no(loop.epochs, "it is set by the loop of epochs as well")
     turn = ast.Module([*loop.loop.body, *end], [])
     sets = [(n, v, around if at is turn else at) for n, v, at in values.sets(name, turn)]
-    sets += [(c, c.args[0], around) for c in calls(turn, *FILLED) if root_name(c) == name]
     for node, why in _otherwise(source, loop, name):
         raise no(node, why)
     for node, value, at in sets:
@@ -183,7 +182,8 @@ def _is_own_loss(source: Source, loop: TrainingLoop, value: ast.expr) -> bool:
     """Whether a value is the number of this worker's loss of a step, once that is known."""
     loss, backward = loss_of(source, loop) or ("", loop.loop)
     told = ast.unparse(value) in (f"{loss}.item()", f"{loss}.detach().item()", f"float({loss})")
-    return told and value.lineno > backward.lineno and _is_set_before(loop, loss, backward)
+    known = value.lineno > backward.lineno and _is_set_before(loop, loss, backward)
+    return told and known and loop.loop in source.around(value)
 
 
 def _is_set_before(loop: TrainingLoop, loss: str, backward: ast.stmt) -> bool:

@@ -4,7 +4,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from spotelastic.client.adapt.changes import arguments, given, owners
+from spotelastic.client.adapt.changes import FILLED, arguments, given, owners
 from spotelastic.client.adapt.loops import TrainingLoop
 from spotelastic.client.adapt.objects import is_shared
 from spotelastic.client.adapt.ranks import is_of_ranks, pairs
@@ -18,6 +18,7 @@ from spotelastic.client.adapt.source import (
     last_name,
     nodes,
     read,
+    root_name,
     written,
 )
 
@@ -38,7 +39,8 @@ class PlainValues:
         self.shared = is_shared(source)
 
     def sets(self, name: str, root: ast.AST) -> Iterator[Set]:
-        """Yield where a name is set, also to a part of what a function of the script returns."""
+        """Yield where a name is set, also to a part of what a function returns, or filled."""
+        yield from ((c, c.args[0], root) for c in calls(root, *FILLED) if root_name(c) == name)
         for node, value in written(root, name):
             if value is not None or not isinstance(node, ast.Assign):
                 yield node, value, root

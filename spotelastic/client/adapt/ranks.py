@@ -96,8 +96,7 @@ class ScriptRanks:
                 break
             if not isinstance(outer, ast.If):
                 raise self._no(node, name)
-            test = ast.unparse(outer.test)
-            tests.insert(0, test if inner in outer.body else f"not ({test})")
+            tests.insert(0, f"{'' if inner in outer.body else 'not '}({ast.unparse(outer.test)})")
             inner = outer
         made = f"{name} = {ast.unparse(value)}"
         return f"if {' and '.join(tests)}: {made}" if tests else made

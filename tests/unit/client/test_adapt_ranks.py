@@ -102,7 +102,7 @@ def test_a_step_that_reads_it_takes_it_first() -> None:
     [
         (
             "    if args.ddp:\n        rank = dist.get_rank()\n",
-            "if args.ddp: rank = dist.get_rank()",
+            "if (args.ddp): rank = dist.get_rank()",
         ),
         (
             "    if one:\n        rank = 0\n    else:\n        rank = dist.get_rank()\n",
@@ -214,6 +214,8 @@ def test_a_number_that_a_function_sums_up_over_all_workers_is_carried(
         REDUCED.replace("    dist.all_reduce(right)\n", ""),
         REDUCED.replace("right.item() / seen.item()", "right / seen"),
         "    return evaluate(model, loader)\n",
+        "    found = []\n    for x, y in loader:\n        found.append(model(x).item())\n"
+        "    return max(found)\n",
         REDUCED + "\n\ndef other():\n    return 1\n\ndef evaluate(model):\n    return 2\n",
     ],
 )
@@ -293,3 +295,10 @@ def test_other_sums_of_each_workers_own_are_refused(added: str) -> None:
                 ("print(epoch, score)", "print(epoch, total)"),
             )
         )
+
+
+def test_a_loss_of_each_worker_that_an_epochs_end_lists_is_refused() -> None:
+    """A process that begins there has no mean of it."""
+    listed = ("        score = eval", "        told.append(loss.item())\n        score = eval")
+    with pytest.raises(NotUnderstood, match="the loop carries told from turn to turn"):
+        of(changed(listed, ("    best = 0.0\n", "    best, told = 0.0, []\n")))
