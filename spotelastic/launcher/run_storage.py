@@ -195,7 +195,7 @@ class _Claiming:
             self._check_owner()
         kept, record = StoredRun(open_storage(self.storage), self.options.rdzv_id), self._record()
         self._check_maker(kept, record)
-        for line in lines(kept, record, "--fresh"):
+        for line in lines(kept, record, "--fresh before the script"):
             self.say(line)
         self.use.record = Recorded(kept, record)
         tenancy.prepared()

@@ -304,11 +304,10 @@ class Checkpointer(Saving):
                 raise SpotelasticError("there is nothing to go back to: nothing was saved")
             return 0
         restored.load(self._state)
-        # The first one alone evaluates, in many scripts.
-        others = range(restored.world_size - 1, -1, -1)
-        own, trains = session.ranks.rank, self._told_step > 0
-        value = restored.own_value
-        self._loss = each_rank.restore(self._state, value, (own, *others), trains=trains)
+        trains = self._told_step > 0
+        # The first one alone evaluates, in many scripts: it comes last.
+        order = session.ranks.rank, *range(restored.world_size - 1, -1, -1)
+        self._loss = each_rank.restore(self._state, restored.own_value, order, trains=trains)
         self._own.restore(session.ranks, restored, step)
         client.restored(restored.ident)
         self._last_step = restored.step

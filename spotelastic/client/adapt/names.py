@@ -49,6 +49,8 @@ HARMLESS = re.compile(
     r"repeat_interleave|exists"
 )
 """Methods that change nothing of what a step computes."""
+ONE = re.compile(r"\b(\w*rank|is_main\w*|is_master\w*|main_process|master_process)\b")
+"""What a condition has that not all workers meet."""
 SAME = ("item", "detach", "cpu", "data")
 """What leaves a loss as it is."""
 NOTES = ("SummaryWriter", "getLogger", "get_logger")
@@ -116,7 +118,7 @@ def _initial(
 ) -> str:
     """Return what a carried name has before the loop. Raises `NotUnderstood`."""
     before, end = loop.parts
-    values, around = PlainValues(source, loop), loop.outermost
+    values, around, inside = PlainValues(source, loop), loop.outermost, {*ast.walk(loop.outermost)}
 
     def no(node: ast.AST, why: str) -> Exception:
         return source.no(
@@ -132,22 +134,24 @@ def _initial(
     for node, why in _otherwise(source, loop, name):
         raise no(node, why)
     for node, value, at in sets:
+        ifs = [e for e in source.around(node) if isinstance(e, ast.If) and e in inside]
+        if values.shared and any(ONE.search(ast.unparse(each.test)) for each in ifs):
+            raise no(node, "it is set on some workers alone: set it in all, save files in one")
         if value is not None and values.is_plain(value, at, frozenset({name})):
             continue
         if value is not None and values.shared and _is_own_loss(source, loop, value):
             found.means.append(value)
             continue
         shown = "something" if value is None else source.code(value)[:60]
-        alike = " that all workers have alike (add it up by torch.distributed.all_reduce())"
+        alike = " that all workers have alike: all_reduce() it before, or take `loss.item()` alone"
         told = f"it is set by {shown}, which is not seen to be a plain value"
         raise no(node, told + (alike if values.shared else ""))
     if name != loop.counter and not sets:
         raise no(loop.outermost, "it is not seen to be a plain value")
     resets = [value for _, value in written(before, name)]
-    inside, places = {*ast.walk(loop.outermost)}, dict.fromkeys((loop.scope, source.tree))
     outside = [
         value
-        for place in places
+        for place in dict.fromkeys((loop.scope, source.tree))
         for each, value in written(place, name)
         if source.scope(each) is place and each not in inside
     ]

@@ -45,7 +45,7 @@ class PlainValues:
             if value is not None or not isinstance(node, ast.Assign):
                 yield node, value, root
                 continue
-            function = isinstance(node.value, ast.Call) and self._function(node.value)
+            function = self._source.function(dotted(getattr(node.value, "func", None)))
             found = [*pairs(self._source, node.targets[0], node.value)] if function else []
             its: list[ast.expr | None] = [told for one, told, _ in found if dotted(one) == name]
             yield from ((node, value, function or root) for value in its or [None])
@@ -83,16 +83,13 @@ class PlainValues:
             self.is_plain(each, root, known) for each in call.args
         ):
             return True
-        if (function := self._function(call)) is not None:
+        if (function := self._source.function(dotted(call.func))) is not None:
             returned = [each.value for each in nodes(function, ast.Return)]
             seen = name not in known and bool(returned)
             return seen and all(self.is_plain(v, function, frozenset({name})) for v in returned)
         if name in NUMBERS or (name == "size" and call.args):
             return not self.shared or self._is_alike(call, root)
         return self.shared and self._is_count(call, None)
-
-    def _function(self, call: ast.Call) -> ast.AST | None:
-        return self._source.function(dotted(call.func))
 
     def _is_alike(self, value: ast.Call, root: ast.AST) -> bool:
         """Whether a number is made of sums over all workers, and of how many these are, alone."""

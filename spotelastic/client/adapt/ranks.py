@@ -25,8 +25,7 @@ from spotelastic.client.adapt.source import (
 )
 
 ASKED = ("get_rank", "get_world_size")
-"""Functions that return the present ones. `os.environ` has these as well:"""
-VARIABLES = ("RANK", "WORLD_SIZE")
+"""Functions that return the present ones, which `os.environ` has as well."""
 PLAIN = re.compile(
     r"get_rank|get_world_size|is_initialized|is_available|int|bool|str|min|max|get|getenv"
 )
@@ -146,7 +145,7 @@ def is_of_ranks(value: ast.AST | None, names: set[str]) -> bool:
         and not any(isinstance(each, kinds) for each in inner)
         and any(
             dotted(each) in names
-            or (isinstance(each, ast.Constant) and each.value in VARIABLES)
+            or (isinstance(each, ast.Constant) and each.value in ("RANK", "WORLD_SIZE"))
             or (isinstance(each, ast.Call) and last_name(each.func) in ASKED)
             for each in inner
         )

@@ -58,7 +58,7 @@ def begin(target: CloudTarget, wanted: ValidatedJob, say: Say) -> None:
         job = None  # what it was, only the version that made it can tell
     by = f" by {' '.join([job.script, *without_secrets(job.args)])}" if job else ""
     resumed = f"continuing from step {commit.step} of the run {run}{when}{by}"
-    say(f"{resumed}; begin afresh with --fresh")
+    say(f"{resumed}; begin afresh with --fresh before the script")
     if job and job.script != wanted.spec.script:
         say(f"warning: that run was made by another script, {job.script}")
     elif job and job.args != wanted.spec.args:

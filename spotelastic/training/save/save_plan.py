@@ -141,7 +141,7 @@ class SavePlan:
         if self._session.ranks.group is None or has_left_group(self._session):
             self._client.complain(f"step {step} was not saved: {change}")
             return
-        self._client.complain(f"step {step} was not saved: {change}; the next save will succeed")
+        self._client.complain(f"step {step} was not saved: {change}; the next save tries again")
         tell_all(self._key, str(step))
 
     def is_asked_for(self, step: int) -> bool:

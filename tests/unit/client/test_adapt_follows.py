@@ -99,7 +99,7 @@ def test_a_number_of_all_workers_together_is_carried(form: str) -> None:
 
 @pytest.mark.parametrize("form", EACH_ITS_OWN)
 def test_a_number_that_each_worker_has_for_itself_is_refused(form: str) -> None:
-    with pytest.raises(NotUnderstood, match=r"all workers have alike \(add it up by torch"):
+    with pytest.raises(NotUnderstood, match=r"all workers have alike: all_reduce"):
         adapted(of_workers(EACH_ITS_OWN[form]), "train.py", 2)
 
 

@@ -302,3 +302,13 @@ def test_a_loss_of_each_worker_that_an_epochs_end_lists_is_refused() -> None:
     listed = ("        score = eval", "        told.append(loss.item())\n        score = eval")
     with pytest.raises(NotUnderstood, match="the loop carries told from turn to turn"):
         of(changed(listed, ("    best = 0.0\n", "    best, told = 0.0, []\n")))
+
+
+@pytest.mark.parametrize("main", ["rank == 0", "is_main", "dist.get_rank() == 0 and score > best"])
+def test_what_one_worker_sets_is_refused(main: str) -> None:
+    """A state has the same for all."""
+    alone = f"        if {main}:\n            best = score\n"
+    with pytest.raises(
+        NotUnderstood, match=r"best .*: it is set on some workers alone: set it in all"
+    ):
+        of(changed(("        best = max(best, score)\n", alone)))

@@ -63,7 +63,7 @@ def test_it_says_from_which_step_the_job_goes_on(place: tuple[AwsTarget, str]) -
     trained(url, 40)
     (line,) = begun(there, asked(bucket))
     assert line.startswith("continuing from step 40 of the run quokka, saved ")
-    assert line.endswith("; begin afresh with --fresh")
+    assert line.endswith("; begin afresh with --fresh before the script")
     (line,) = begun(there, asked(bucket, fresh=True))
     assert (
         line == f"beginning afresh: step 40 and earlier ones stay in {url}, but are no longer used"

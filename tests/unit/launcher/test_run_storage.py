@@ -107,7 +107,7 @@ def test_a_run_says_whose_state_it_goes_on_from(storage: str) -> None:
     same = run(storage, "a.py", "--steps", "40")
     assert len(same) == 1
     assert same[0].startswith("resuming from step 40 in") and "saved" in same[0]
-    assert "by a.py --steps 40; begin afresh with --fresh" in same[0]
+    assert "by a.py --steps 40; begin afresh with --fresh before the script" in same[0]
     assert "has succeeded" in run(storage, "a.py", "--steps", "40")[1]
     assert "other arguments: --steps 40" in run(storage, "a.py", "--steps", "50")[1]
     assert "another script, a.py" in run(storage, "b.py", code=1)[1]
