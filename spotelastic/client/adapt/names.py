@@ -136,7 +136,7 @@ def _initial(
     for node, value, at in sets:
         ifs = [e for e in source.around(node) if isinstance(e, ast.If) and e in inside]
         if values.shared and any(ONE.search(ast.unparse(each.test)) for each in ifs):
-            raise no(node, "it is set on some workers alone: set it in all, save files in one")
+            raise source.no(node, f"one worker alone sets {name}: set it on all, save files on one")
         if value is not None and values.is_plain(value, at, frozenset({name})):
             continue
         if value is not None and values.shared and _is_own_loss(source, loop, value):
