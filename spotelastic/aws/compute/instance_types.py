@@ -40,6 +40,11 @@ class InstanceType:
     """Whether its EBS disks are NVMe devices."""
 
     @property
+    def processors(self) -> str:
+        """What trains."""
+        return "GPUs" if self.gpus else "CPUs"
+
+    @property
     def workers(self) -> int:
         """Default number of workers: one per GPU, or one without GPUs."""
         return max(1, self.gpus)

@@ -24,8 +24,8 @@ from spotelastic.client.adapt.source import (
     read,
 )
 
-ASKED = ("get_rank", "get_world_size")
-"""Functions that return the present ones, which `os.environ` has as well."""
+ASKED = re.compile(r"\bget_(rank|world_size)\(|['\"](RANK|WORLD_SIZE)['\"]")
+"""How a script asks for the present ones, also in `os.environ`."""
 PLAIN = re.compile(
     r"get_rank|get_world_size|is_initialized|is_available|int|bool|str|min|max|get|getenv"
 )
@@ -137,16 +137,11 @@ def reads(name: str, body: Sequence[ast.AST]) -> bool:
 
 def is_of_ranks(value: ast.AST | None, names: set[str]) -> bool:
     """Return whether a value is a plain one that is made of the ranks, or of these names."""
-    inner = [*ast.walk(value)] if value is not None else []
+    if value is None:
+        return False
+    inner = [*ast.walk(value)]
     called = [last_name(each.func) for each in inner if isinstance(each, ast.Call)]
     kinds = ast.Dict | ast.List | ast.Tuple | ast.Set | ast.Lambda | ast.NamedExpr
-    return (
-        all(map(PLAIN.fullmatch, called))
-        and not any(isinstance(each, kinds) for each in inner)
-        and any(
-            dotted(each) in names
-            or (isinstance(each, ast.Constant) and each.value in ("RANK", "WORLD_SIZE"))
-            or (isinstance(each, ast.Call) and last_name(each.func) in ASKED)
-            for each in inner
-        )
-    )
+    plain = all(map(PLAIN.fullmatch, called)) and not any(isinstance(e, kinds) for e in inner)
+    asks = ASKED.search(ast.unparse(value)) is not None
+    return plain and (asks or any(dotted(each) in names for each in inner))

@@ -44,7 +44,7 @@ def _tagged(word: str) -> Iterator[str]:
     for service, backend in _backends():
         if service != "ec2":
             continue
-        tagged = {id for id, tags in backend.tags.items() if _mentions(word, tags, DEPTH, set())}
+        tagged = {id for id, tags in [*backend.tags.items()] if _mentions(word, tags, DEPTH, set())}
         for kind, value in vars(backend).items():
             if kind != "tags":
                 yield from (f"ec2.{kind}: {id}" for id in tagged & set(_ids(value)))
